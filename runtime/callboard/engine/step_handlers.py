@@ -29,15 +29,18 @@ from callboard.core.team.unfinished import keeps_tasks
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.requests import overdue_request
-from callboard.engine.operations import background, turn_hooks
-from callboard.engine.operations import claim_task as claiming
-from callboard.engine.operations import model_call as thinking
-from callboard.engine.operations import permission_check as judging
-from callboard.engine.operations import prompt as prompting
-from callboard.engine.operations import summarize as summaries
-from callboard.engine.operations import tool_call as calling
-from callboard.engine.operations import undo as undoing
-from callboard.engine.operations import worktree as moving
+from callboard.engine.operations import (
+    background,
+    claim_task,
+    model_call,
+    permission_check,
+    prompt,
+    summarize,
+    tool_call,
+    turn_hooks,
+    undo,
+    worktree,
+)
 from callboard.engine.operations.cleanup import (
     children_stopped,
     free_reserved_tasks,
@@ -48,8 +51,8 @@ from callboard.engine.operations.cleanup import (
     tasks_freed,
 )
 from callboard.engine.operations.mcp_tools import remind_of_changes
-from callboard.engine.operations.prompt import look_round
-from callboard.engine.operations.receive import delivered
+from callboard.engine.operations.prompt import start_reminders
+from callboard.engine.operations.receive import delivery_blocks
 from callboard.ports.store import Put, Write
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -67,7 +70,7 @@ def begin(agent: AgentRuntime, step: st.Step) -> Awaitable[None]:
 
 async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
     await agent.note(turn_began(agent.state, step.cause, _now(agent)))
-    look_round(agent)
+    start_reminders(agent)
 
 
 async def _inject(agent: AgentRuntime, step: st.Inject) -> None:
@@ -79,16 +82,16 @@ async def _deliver(agent: AgentRuntime, step: st.Deliver) -> None:
     """Deliver envelopes to the conversation, through hooks if there are any."""
     mail_by_id = {e.id: e for e in agent.state.inbox.mail}
     envelopes = [mail_by_id[envelope_id] for envelope_id in step.ids]
-    if turn_hooks.hooked(agent, envelopes):
-        turn_hooks.deliver(agent, envelopes)
+    if turn_hooks.needs_hooks(agent, envelopes):
+        turn_hooks.deliver_with_hooks(agent, envelopes)
         return
-    blocks = await delivered(agent, envelopes)
+    blocks = await delivery_blocks(agent, envelopes)
     placed = (with_attachments(envelope, block) for envelope, block in zip(envelopes, blocks, strict=True))
     visible = tuple(block for row in placed for block in row)
     await agent.note(ev.EnvelopesDelivered(at=_now(agent), ids=step.ids, blocks=visible))
 
 
-async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
+async def _drop_mail(agent: AgentRuntime, step: st.Drop) -> None:
     """Drop envelopes and inform the lead and the agents that sent them, so that nothing is lost silently.
 
     The lead itself reads of its own mail, and each sender of its message, in its next turn: a message that woke them
@@ -120,21 +123,21 @@ async def _drop(agent: AgentRuntime, step: st.Drop) -> None:
     await agent.record(event, writes=writes)
 
 
-async def _skip(agent: AgentRuntime, step: st.Skip) -> None:
+async def _skip_calls(agent: AgentRuntime, step: st.Skip) -> None:
     await agent.note(
         *(ev.CallJudged(at=_now(agent), call=call, verdict="deny", by=step.by, why=step.why) for call in step.calls)
     )
 
 
-async def _merge(agent: AgentRuntime, step: st.Merge) -> None:
+async def _merge_results(agent: AgentRuntime, step: st.Merge) -> None:
     await remind_of_changes(agent)
     if step.hooks:
-        turn_hooks.merge(agent, step.waits)
+        turn_hooks.merge_with_hooks(agent, step.waits)
     else:
         await agent.note(ev.ResultsMerged(at=_now(agent), waits=step.waits))
 
 
-async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
+async def _cancel_operations(agent: AgentRuntime, step: st.Cancel) -> None:
     """Cancel operations, then wait for the next change.
 
     The process group of a tool ends before its result is recorded.
@@ -146,7 +149,7 @@ async def _cancel(agent: AgentRuntime, step: st.Cancel) -> None:
     await agent.begin(st.Wait(None, "cancelled operations"))
 
 
-async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
+async def _interrupt_calls(agent: AgentRuntime, step: st.Interrupt) -> None:
     """Give every open call a result and withdraw its requests, in one commit."""
     state = agent.state
     now = _now(agent)
@@ -178,7 +181,7 @@ async def _interrupt(agent: AgentRuntime, step: st.Interrupt) -> None:
         await agent.host.refresh(lost.what)
 
 
-async def _expire(agent: AgentRuntime, step: st.Expire) -> None:
+async def _handle_deadline(agent: AgentRuntime, step: st.Expire) -> None:
     """Handle a deadline: escalate the request, or reject it."""
     me = agent.state.me
     wait = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
@@ -187,13 +190,13 @@ async def _expire(agent: AgentRuntime, step: st.Expire) -> None:
     await overdue_request(agent.host, step.request.id, seconds, attended=me.ask_deadline != 0, passed=passed)
 
 
-async def _retry(agent: AgentRuntime, step: st.PlanRetry) -> None:
+async def _plan_retry(agent: AgentRuntime, step: st.PlanRetry) -> None:
     await agent.record(
         ev.RetryPlanned(at=_now(agent), until=step.until, attempt=step.attempt, parked=step.parked, why=step.why)
     )
 
 
-async def _switch(agent: AgentRuntime, step: st.SwitchModel) -> None:
+async def _switch_model(agent: AgentRuntime, step: st.SwitchModel) -> None:
     await agent.record(ev.ModelSwitched(at=_now(agent), model=step.model, why=step.why, skipped=step.skipped))
 
 
@@ -201,7 +204,7 @@ async def _react(agent: AgentRuntime, step: st.React) -> None:
     await agent.record(ev.ReactAsked(at=_now(agent), why=step.why))
 
 
-async def _continue(agent: AgentRuntime, step: st.Continue) -> None:
+async def _continue_reply(agent: AgentRuntime, step: st.Continue) -> None:
     await agent.record(ev.ContinuationAsked(at=_now(agent), count=step.count, call=step.call))
 
 
@@ -253,7 +256,7 @@ async def _remind_tasks(agent: AgentRuntime, step: st.RemindTasks) -> None:
     await agent.record(ev.TasksReminded(at=_now(agent), tasks=step.tasks))
 
 
-async def _stay_on(agent: AgentRuntime, step: st.ContinueAfterShutdown) -> None:
+async def _continue_after_shutdown(agent: AgentRuntime, step: st.ContinueAfterShutdown) -> None:
     await agent.record(ev.ShutdownRefused(at=_now(agent), request_id=step.request_id, reason=step.reason))
 
 
@@ -264,7 +267,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     assert state.turn is not None, "a turn that ends is under way"
     lead = agent.host.board.agent("lead")
     events: list[ev.Event] = [*preceding]
-    released = _released(agent, step)
+    released = _tasks_to_release(agent, step)
     continues = state.work.assignment and bool(ready_for(agent.host.board.at_stake(), agent.host.holder(state)))
     mail = farewell(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
     if any(e.type in ("result", "error") for e in mail):
@@ -306,7 +309,7 @@ def _final_text(state: AgentState) -> str:
     return state.turn.said.after(({"type": "text", "text": cut},), "").text if cut else state.turn.text
 
 
-def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
+def _tasks_to_release(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     """Return the unfinished tasks that a teammate releases at the end of its turn."""
     state = agent.state
     if state.me.kind != "teammate" or state.turn is None:
@@ -326,7 +329,7 @@ def _released(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
     return returned_tasks(agent.host, agent.host.holder(state), note)
 
 
-async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
+async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
     """Write the last record.
 
     The same commit frees the tasks, withdraws requests, stops subagents and answers a shutdown. Background commands
@@ -348,7 +351,7 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
     # The new life watches those in the background (test_a_fresh_conversation_keeps_its_subagents_in_the_background).
     kept = [began.agent for began in in_background(state)] if state.lifecycle.renew else ()
     writes += children_stopped(agent.host, agent.name, note, keep=kept)
-    for request_id in _shutdowns(agent):
+    for request_id in _shutdown_requests(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
     try:
         # One commit: after a crash between several, no process would free the tasks of an agent that has ended
@@ -358,7 +361,7 @@ async def _stop(agent: AgentRuntime, step: st.StopAgent) -> None:
         await agent.host.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
 
 
-def _shutdowns(agent: AgentRuntime) -> list[str]:
+def _shutdown_requests(agent: AgentRuntime) -> list[str]:
     """Return the shutdown requests to this life, whether it has read them or not."""
     shutdowns = [request for request in agent.host.board.pending_requests() if request.kind == "shutdown"]
     life = (agent.name, agent.state.identity.incarnation)
@@ -402,43 +405,46 @@ def _now(agent: AgentRuntime) -> float:
 
 _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {
     st.BeginTurn: _begin_turn,
-    st.EnterFolder: moving.move,
+    st.EnterFolder: worktree.enter_folder,
     st.Inject: _inject,
     st.Deliver: _deliver,
-    st.Drop: _drop,
-    st.SetPrompt: prompting.renew_prompt,
-    st.AskModel: thinking.ask_model,
-    st.ReachBudget: thinking.reach_budget,
-    st.CountTokens: thinking.count_tokens,
-    st.LoseCall: thinking.lose_call,
-    st.CheckPermissions: partial(judging.judge, runner=judging.CallRunner(calling.prepare_and_run, calling.answering)),
-    st.Skip: _skip,
-    st.Run: calling.run,
-    st.Repair: calling.repair,
-    st.Settle: calling.settle,
-    st.Merge: _merge,
+    st.Drop: _drop_mail,
+    st.SetPrompt: prompt.renew_prompt,
+    st.AskModel: model_call.ask_model,
+    st.ReachBudget: model_call.reach_budget,
+    st.CountTokens: model_call.count_tokens,
+    st.LoseCall: model_call.lose_call,
+    st.CheckPermissions: partial(
+        permission_check.check_permissions,
+        runner=permission_check.CallRunner(tool_call.prepare_and_run, tool_call.immediate_runner),
+    ),
+    st.Skip: _skip_calls,
+    st.Run: tool_call.run,
+    st.Repair: tool_call.repair,
+    st.Settle: tool_call.settle,
+    st.Merge: _merge_results,
     st.NoticeStuck: _notice_stuck,
-    st.Cancel: _cancel,
-    st.Interrupt: _interrupt,
-    st.TakeAnswer: judging.take_answer,
-    st.Expire: _expire,
-    st.PlanRetry: _retry,
-    st.SwitchModel: _switch,
+    st.Cancel: _cancel_operations,
+    st.Interrupt: _interrupt_calls,
+    st.TakeAnswer: permission_check.take_answer,
+    st.Expire: _handle_deadline,
+    st.PlanRetry: _plan_retry,
+    st.SwitchModel: _switch_model,
     st.React: _react,
-    st.LearnLimits: thinking.learn_limits,
-    st.Continue: _continue,
+    st.LearnLimits: model_call.learn_limits,
+    st.Continue: _continue_reply,
     st.EditView: _edit_view,
     st.LeaveOut: _leave_out,
-    st.SummarizeView: summaries.summarise,
-    st.Undo: undoing.undo,
+    st.SummarizeView: summarize.summarize_view,
+    st.Undo: undo.undo,
     st.AskStartHooks: turn_hooks.ask_start_hooks,
-    st.ContinueAfterShutdown: _stay_on,
+    st.ContinueAfterShutdown: _continue_after_shutdown,
     st.RemindTasks: _remind_tasks,
     st.AskStopHooks: turn_hooks.ask_stop_hooks,
     st.EndTurn: _end_turn,
-    st.ClaimTask: claiming.claim,
-    st.ReleaseTasks: claiming.let_go,
+    st.ClaimTask: claim_task.claim_task,
+    st.ReleaseTasks: claim_task.release_tasks,
     st.WatchBackground: background.watch,
     st.EndCommands: background.end_commands,
-    st.StopAgent: _stop,
+    st.StopAgent: _stop_agent,
 }

@@ -20,7 +20,7 @@ from callboard.adapters.storage.sqlite import SqliteStore, open_store
 from callboard.core.keys import rows_prefix, task_key
 from callboard.core.tasks import board as laws
 from callboard.core.tasks.board import Holder, by_id, ready_for
-from callboard.engine.operations.claim_task import claimed, free_abandoned
+from callboard.engine.operations.claim_task import claimed_task, free_abandoned
 from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Append, Fence, LeaseHolder, Put, Row
 from callboard.types.errors import Conflict, ToolRefused
@@ -75,7 +75,7 @@ class Claimers:
         """Claim the oldest ready task that no other claimer took first."""
         for task in ready_for(by_id(self.board.tasks()), holder):
             try:
-                claim, write = claimed(SESSION, self.board, task.id, holder=holder, now=1.0)
+                claim, write = claimed_task(SESSION, self.board, task.id, holder=holder, now=1.0)
                 note = Append("log", f"claim {claim.id} {holder.name} {claim.attempts}".encode())
                 numbers = await self.store.commit(write, note, fence=self.fence)
             except (Conflict, ToolRefused):

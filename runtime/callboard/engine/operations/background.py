@@ -34,17 +34,19 @@ async def watch(agent: AgentRuntime, step: st.WatchBackground) -> None:
     """Wait for the ends of background commands that no operation waits for."""
     for background_id in step.ids:
         began = agent.state.work.background[background_id].began
-        watching = partial(_watch_subagent, agent, began) if began.agent else partial(_watch, agent, background_id)
+        watching = (
+            partial(_watch_subagent, agent, began) if began.agent else partial(_watch_command, agent, background_id)
+        )
         agent.start(Operation("bg", background_id), watching)
 
 
 async def end_commands(agent: AgentRuntime, step: st.EndCommands) -> None:
     """End the commands of an agent whose life is about to end."""
     for background_id in step.ids:
-        agent.start(Operation("end", background_id), partial(_end, agent, background_id))
+        agent.start(Operation("end", background_id), partial(_end_one, agent, background_id))
 
 
-async def _end(agent: AgentRuntime, background_id: str) -> None:
+async def _end_one(agent: AgentRuntime, background_id: str) -> None:
     """End all processes of a command, or stop a subagent, and record the end.
 
     No notification is sent, because the agent is ending.
@@ -108,19 +110,19 @@ async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> N
     outcome, text = await spawner.ended(began.agent)
 
     def is_recorded_elsewhere(state: AgentState) -> bool:
-        return state.work.background[began.id].status != "running" or _asked_about(state, began.id)
+        return state.work.background[began.id].status != "running" or _is_ended_by_call(state, began.id)
 
     while agent.state.work.background[began.id].status == "running":
-        if _asked_about(agent.state, began.id):
+        if _is_ended_by_call(agent.state, began.id):
             await agent.change()
             continue
         now = agent.host.clock.now()
         ended = ev.BackgroundEnded(at=now, id=began.id, status=report_status(outcome), agent=began.agent)
-        envelope = _sent_to(agent.row, began, ended, notification_text(began, outcome, text))
+        envelope = _notification_envelope(agent.row, began, ended, notification_text(began, outcome, text))
         await agent.record(ended, writes=[sending(agent.host.session, envelope)], unless=is_recorded_elsewhere)
 
 
-def _asked_about(state: AgentState, background_id: str) -> bool:
+def _is_ended_by_call(state: AgentState, background_id: str) -> bool:
     """Return True if a call that records the end of a subagent in the background is in progress."""
     return _has_call(state, background_id, "task_output", "task_stop")
 
@@ -134,7 +136,7 @@ def _has_call(state: AgentState, background_id: str, *tools: str) -> bool:
     )
 
 
-def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
+def _is_being_stopped(agent: AgentRuntime, background_id: str) -> bool:
     """Return True if the command is being stopped.
 
     A call of `task_stop` for it is in progress, or it ends with its agent's life.
@@ -142,7 +144,7 @@ def _being_stopped(agent: AgentRuntime, background_id: str) -> bool:
     return Operation("end", background_id) in agent.operations or _has_call(agent.state, background_id, "task_stop")
 
 
-async def _watch(agent: AgentRuntime, background_id: str) -> None:
+async def _watch_command(agent: AgentRuntime, background_id: str) -> None:
     """Watch one background command until its end or its deadline.
 
     The commit that records the end also sends the notification.
@@ -158,7 +160,7 @@ async def _watch(agent: AgentRuntime, background_id: str) -> None:
         await launcher.end(pid, started)
     # The call of `task_stop` records the end, as stopped
     # (test_a_command_that_is_stopped_ends_once_and_is_not_told_as_failed).
-    while _being_stopped(agent, background_id):
+    while _is_being_stopped(agent, background_id):
         await agent.change()  # the tool that ends the command records its end, as stopped
     if agent.state.work.background[background_id].status != "running":
         return
@@ -181,15 +183,19 @@ def notification(to: AgentRow, began: ev.BackgroundStarted, ended: ev.Background
     """
     text = f"{began.id} {ended.status}, {LOST if ended.status == 'lost' else exit_words(ended.exit_code)}"
     content = f"{text}\ncommand: {began.command}\nwhole output: task_output {began.id}\n{lines}".rstrip()
-    return _sent_to(to, began, ended, content)
+    return _notification_envelope(to, began, ended, content)
 
 
-def parked_subagent(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, reason: str) -> Envelope:
+def parked_subagent_notification(
+    to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, reason: str
+) -> Envelope:
     """Return the envelope that informs an agent that its subagent was stopped with it."""
-    return _sent_to(to, began, ended, f"{began.id} {ended.status}\nsubagent: {began.command}\n{reason}")
+    return _notification_envelope(to, began, ended, f"{began.id} {ended.status}\nsubagent: {began.command}\n{reason}")
 
 
-def _sent_to(to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, content: str) -> Envelope:
+def _notification_envelope(
+    to: AgentRow, began: ev.BackgroundStarted, ended: ev.BackgroundEnded, content: str
+) -> Envelope:
     return Envelope(
         id=short_id("env", began.id, "ended"),
         sender="runtime",

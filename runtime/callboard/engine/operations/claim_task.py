@@ -1,10 +1,10 @@
 """Claims of tasks in a store, and the choice of the agents to wake for ready tasks.
 
 A claim is a compare-and-swap under the lease of a process, and is freed when that process is gone.
-`core/tasks/board.py` has the rules; this module turns them into writes. An agent claims in its own commit (`claim`),
-tasks of dead processes are freed (`free_abandoned`), a resumed agent's tasks move to its new process (`take_up`), and
-tasks that the board reassigned are released (`let_go`). `claimed` and `free_abandoned` need no agent: any process with
-its own lease may use them.
+`core/tasks/board.py` has the rules; this module turns them into writes. An agent claims a task in its own commit
+(`claim_task`), tasks of dead processes are freed (`free_abandoned`), a resumed agent's tasks move to its new process
+(`align_tasks`), and tasks that the board reassigned are released (`release_tasks`). `claimed_task` and `free_abandoned`
+need no agent: any process with its own lease may use them.
 
 Waking a whole idle team for one task would make all but one agent lose the race. So each change of the board wakes as
 many agents as there are ready tasks (`callboard.core.tasks.board`). A woken agent has no reservation: it claims like
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from callboard.core.keys import claim_envelope_id, mailbox, task_key
 from callboard.core.messaging import authority
 from callboard.core.messaging.envelopes import sending
-from callboard.core.tasks import board as laws
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder, by_id, held_by, offers
 from callboard.core.tasks.format import owner_words
 from callboard.engine.agent_runtime import AgentRuntime
@@ -35,7 +35,7 @@ from callboard.types.records import AgentRow, Envelope, Task
 GONE = "The process that worked on it is gone, and no agent continues its work."
 
 
-def claimed(session: str, board: RowCache, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
+def claimed_task(session: str, board: RowCache, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
     """Return the task as claimed by this life, and the write that claims it.
 
     Raises `ToolRefused`, also for an unknown task.
@@ -43,7 +43,7 @@ def claimed(session: str, board: RowCache, task_id: str, *, holder: Holder, now:
     row = board.task(task_id)
     if row is None:
         raise ToolRefused(f"no task {task_id} on the board")
-    task = laws.claim(row[0], holder, board.at_stake(), now)
+    task = task_rules.claim(row[0], holder, board.at_stake(), now)
     return task, Put(task_key(session, task_id), task.encode(), expected=row[1])
 
 
@@ -66,9 +66,14 @@ async def free_abandoned(
     freed: list[Task] = []
     for task_id in [task.id for task in board.open_tasks()]:
         row = board.task(task_id)  # read now: other agents change the board while this function waits
-        if row is None or row[0].status != "in_progress" or resumed(row[0]) or await _alive(store, row[0], own_fence):
+        if (
+            row is None
+            or row[0].status != "in_progress"
+            or resumed(row[0])
+            or await _is_owner_alive(store, row[0], own_fence)
+        ):
             continue
-        free = laws.free(row[0], now, GONE)
+        free = task_rules.free(row[0], now, GONE)
         key = task_key(session, task_id)
         try:
             (revision,) = await store.commit(Put(key, free.encode(), expected=row[1]), fence=own_fence)
@@ -82,7 +87,7 @@ async def free_abandoned(
     return freed
 
 
-async def _alive(store: Store, task: Task, own_fence: Fence | None) -> bool:
+async def _is_owner_alive(store: Store, task: Task, own_fence: Fence | None) -> bool:
     """Return True if the process in which the task was claimed still holds its lease."""
     if own_fence is not None and task.lease == own_fence.lease:
         return task.lease_number == own_fence.number
@@ -119,13 +124,15 @@ async def free_stranded(host: SessionRuntime) -> None:
     """
     while stranded := [task for task in host.board.open_tasks() if is_stranded(host.board, task)]:
         try:
-            await host.commit(*task_writes(host, (laws.assign(t, "", "lead", host.clock.now()) for t in stranded)))
+            await host.commit(
+                *task_writes(host, (task_rules.assign(t, "", "lead", host.clock.now()) for t in stranded))
+            )
             return
         except Conflict as lost:
             await host.refresh(lost.what)
 
 
-async def take_up(agent: AgentRuntime) -> None:
+async def align_tasks(agent: AgentRuntime) -> None:
     """Align an agent's tasks with the board at the start of a life or at a resume, under this process's lease.
 
     Tasks given with the agent's assignment are added; tasks freed by parking are dropped.
@@ -138,7 +145,7 @@ async def take_up(agent: AgentRuntime) -> None:
     writes: list[Write] = []
     for task in held:
         row = host.board.task(task.id)
-        own = laws.take_up(task, holder)
+        own = task_rules.take_up(task, holder)
         if row is not None and own != task:
             writes.append(Put(task_key(host.session, task.id), own.encode(), expected=row[1]))
     events = [ev.TaskHeld(at=now, task=task.id, subject=task.subject) for task in held if task.id not in held_before]
@@ -150,10 +157,10 @@ async def take_up(agent: AgentRuntime) -> None:
         await agent.record(*events, writes=writes)
     except Conflict as lost:  # a task was changed at this moment: read again
         await host.refresh(lost.what)
-        await take_up(agent)
+        await align_tasks(agent)
 
 
-async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
+async def claim_task(agent: AgentRuntime, step: st.ClaimTask) -> None:
     """Claim a task by a compare-and-swap in the claimer's own commit, with an envelope to itself.
 
     Mail comes before the board: while mail is on its way to the agent, it does not count as idle.
@@ -167,7 +174,7 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
         await agent.begin(st.Wait(None, "mail"))
         return
     try:
-        task, write = claimed(session, host.board, step.task, holder=host.holder(state), now=now)
+        task, write = claimed_task(session, host.board, step.task, holder=host.holder(state), now=now)
         envelope = _task_envelope(agent, task, now)
         held = ev.TaskHeld(at=now, task=task.id, subject=task.subject)
         await agent.record(held, writes=[write, sending(session, envelope)])
@@ -175,7 +182,7 @@ async def claim(agent: AgentRuntime, step: st.ClaimTask) -> None:
         await host.refresh(task_key(session, step.task))
 
 
-async def let_go(agent: AgentRuntime, step: st.ReleaseTasks) -> None:
+async def release_tasks(agent: AgentRuntime, step: st.ReleaseTasks) -> None:
     """Release tasks that the board reassigned to another agent."""
     subjects = agent.state.work.tasks
     now = agent.host.clock.now()
@@ -207,14 +214,14 @@ class TaskOffers:
         self._living = living
         self._offered = host.offered
 
-    def changed(self, task: str) -> None:
+    def handle_task(self, task: str) -> None:
         """Handle a changed task: its owner checks whether it still owns it, and ready tasks are offered."""
         for agent in self._living():
             if task in agent.state.work.tasks:
                 agent.wake()
-        self.offer()
+        self.offer_tasks()
 
-    def offer(self) -> None:
+    def offer_tasks(self) -> None:
         """Wake the agents for the ready tasks."""
         idle = {agent.name: agent for agent in self._living() if agent.state.identity.spec and agent.state.turn is None}
         if self._host.ports.script is not None:  # a replay: each agent claims its recorded tasks
@@ -222,27 +229,29 @@ class TaskOffers:
                 agent.wake()
             return
         board = self._host.board.at_stake()
-        stale = [name for name, task in self._offered.items() if not self._stands(idle.get(name), board.get(task))]
+        stale = [
+            name for name, task in self._offered.items() if not self._is_offer_open(idle.get(name), board.get(task))
+        ]
         for name in stale:
             del self._offered[name]
         others = (agent for name, agent in idle.items() if name not in self._offered)
-        self._offered |= offers(board, self._takers(others), list(self._offered.values()))
+        self._offered |= offers(board, self._idle_holders(others), list(self._offered.values()))
         for name in list(self._offered):
             idle[name].wake()
 
-    def moved_on(self, agent: AgentRuntime) -> None:
+    def handle_agent(self, agent: AgentRuntime) -> None:
         """Handle a change of an agent. If it was woken and is now working or has ended, its offer passes to others."""
         if agent.name in self._offered and (agent.state.turn is not None or agent.state.lifecycle.ended is not None):
             del self._offered[agent.name]
-            self.offer()
+            self.offer_tasks()
 
-    def _stands(self, agent: AgentRuntime | None, task: Task | None) -> bool:
+    def _is_offer_open(self, agent: AgentRuntime | None, task: Task | None) -> bool:
         """Return True if an offer can still be taken."""
-        return task is not None and task.status == "pending" and agent is not None and self._waits(agent)
+        return task is not None and task.status == "pending" and agent is not None and self._would_claim(agent)
 
-    def _takers(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
+    def _idle_holders(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
         """Yield idle agents one by one, so that no more agents of a large team are examined than there are tasks."""
-        return (self._host.holder(agent.state) for agent in idle if self._waits(agent))
+        return (self._host.holder(agent.state) for agent in idle if self._would_claim(agent))
 
-    def _waits(self, agent: AgentRuntime) -> bool:
+    def _would_claim(self, agent: AgentRuntime) -> bool:
         return self._host.claimable(agent.state) is not None

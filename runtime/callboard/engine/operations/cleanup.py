@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from callboard.core.approvals import requests as rq
 from callboard.core.keys import request_key, short_id, subagent_suffix, task_key
 from callboard.core.messaging.envelopes import sending
-from callboard.core.tasks import board as laws
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.store import Put, Write
@@ -39,13 +39,13 @@ def tasks_freed(host: SessionRuntime, holder: Holder, note: str) -> list[Write]:
 def returned_tasks(host: SessionRuntime, holder: Holder, note: str) -> list[Task]:
     """Return the tasks of this life as they are after their return to the board."""
     now = host.clock.now()
-    return [laws.give_back(task, now, note) for task in host.board.open_tasks() if holder.holds(task)]
+    return [task_rules.give_back(task, now, note) for task in host.board.open_tasks() if holder.holds(task)]
 
 
 def free_reserved_tasks(host: SessionRuntime, name: str) -> list[Write]:
     """Return the writes that let any agent claim the tasks reserved for an agent that no longer exists."""
     reserved = [task for task in host.board.open_tasks() if task.reserved_for == name and task.status == "pending"]
-    return task_writes(host, (laws.assign(task, "", "lead", host.clock.now()) for task in reserved))
+    return task_writes(host, (task_rules.assign(task, "", "lead", host.clock.now()) for task in reserved))
 
 
 def task_writes(host: SessionRuntime, tasks: Iterable[Task]) -> list[Write]:

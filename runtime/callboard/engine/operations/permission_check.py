@@ -44,7 +44,7 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.mcp_tools import has_tool, tool_names
 from callboard.engine.operations.permission_query import in_this_turn, permission_query
-from callboard.engine.operations.tool_context import Answer, commit_in, tool_context
+from callboard.engine.operations.tool_context import ImmediateRun, commit_in, tool_context
 from callboard.engine.toolbox import near
 from callboard.ports.environment import PermissionDecision
 from callboard.ports.store import Put, Write
@@ -63,11 +63,11 @@ class CallRunner(NamedTuple):
     """Functions that run allowed calls."""
 
     run: Callable[[AgentRuntime, str], Awaitable[None]]
-    answering: Callable[[AgentRuntime, Tool], Answer | None]
-    """Function that returns the `Answer` of a tool; None if it has none."""
+    immediate_runner: Callable[[AgentRuntime, Tool], ImmediateRun | None]
+    """Function that returns the `ImmediateRun` of a tool; None if it has none."""
 
 
-async def judge(agent: AgentRuntime, step: st.CheckPermissions, runner: CallRunner) -> None:
+async def check_permissions(agent: AgentRuntime, step: st.CheckPermissions, runner: CallRunner) -> None:
     """Decide on calls.
 
     Calls with hooks or shell commands may take long, so each has its own operation. A call that only reads and needs no
@@ -75,21 +75,21 @@ async def judge(agent: AgentRuntime, step: st.CheckPermissions, runner: CallRunn
     wait either, it needs no operation. Other calls are decided at once.
     """
     hooks = agent.host.ports.hooks
-    hooked = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
+    has_hooks = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
     running = len(agent.operations)
     for call_id in step.calls:
         proposed = find_call(agent.state, call_id)
         tool = agent.host.ports.tools.get(proposed.call.name) if proposed else None
-        if hooked or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
-            agent.start(Operation("judge", call_id), partial(_judge, agent, call_id))
-        elif tool is not None and (answer := runner.answering(agent, tool)) is not None:
-            await _judge(agent, call_id, answer)
+        if has_hooks or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
+            agent.start(Operation("judge", call_id), partial(_check_call, agent, call_id))
+        elif tool is not None and (run_at_once := runner.immediate_runner(agent, tool)) is not None:
+            await _check_call(agent, call_id, run_at_once)
             if call_id != step.calls[-1]:
                 await checkpoint()  # a reply may have hundreds of reads, and other agents go on between them
         elif tool is not None and tool.spec.effect == "read" and _has_room(agent):
-            agent.start(Operation("tool", call_id), partial(_judge_and_run, agent, call_id, runner.run))
+            agent.start(Operation("tool", call_id), partial(_check_and_run, agent, call_id, runner.run))
         else:
-            await _judge(agent, call_id)
+            await _check_call(agent, call_id)
     if len(agent.operations) > running:
         await checkpoint()  # immediate work is done before the loop continues
 
@@ -99,26 +99,27 @@ def _has_room(agent: AgentRuntime) -> bool:
     return sum(operation.kind == "tool" for operation in agent.operations) < READS_AT_ONCE
 
 
-async def _judge_and_run(
+async def _check_and_run(
     agent: AgentRuntime, call_id: str, run: Callable[[AgentRuntime, str], Awaitable[None]]
 ) -> None:
     """Decide on a call that nothing holds back, and run it if it is allowed (`core.call_order`)."""
-    await _judge(agent, call_id)
+    await _check_call(agent, call_id)
     await run(agent, call_id)
 
 
-async def _judge(agent: AgentRuntime, call_id: str, answer: Answer | None = None) -> None:
+async def _check_call(agent: AgentRuntime, call_id: str, run_at_once: ImmediateRun | None = None) -> None:
+    """Take a call through the schema, the hooks, the rules and the mode, and record the decision or the question."""
     proposed = find_call(agent.state, call_id)
     if proposed is None:
         return
     call = with_check(agent, proposed.call)
     context = ()
-    by_hook = None
-    refusal = unfit(agent, call)
-    if refusal is None and agent.host.ports.hooks.has("PreToolUse"):
+    hook_verdict = None
+    fault = call_fault(agent, call)
+    if fault is None and agent.host.ports.hooks.has("PreToolUse"):
         verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
         context = verdict.context
-        by_hook = verdict
+        hook_verdict = verdict
         notice(agent.host, agent.name, verdict.notices)
         if verdict.decision == "deny" or verdict.halt:
             await _refuse(agent, call_id, by=verdict.by, reason=verdict.why or verdict.halt, context=verdict.context)
@@ -126,71 +127,76 @@ async def _judge(agent: AgentRuntime, call_id: str, answer: Answer | None = None
             return
         if verdict.input is not None:
             call = with_check(agent, call.model_copy(update={"input": verdict.input}))
-            refusal = unfit(agent, call)
-    if refusal is not None:
-        await _deny(agent, call_id, reason=refusal, by="schema", context=context)
+            fault = call_fault(agent, call)
+    if fault is not None:
+        await _deny(agent, call_id, reason=fault, by="schema", context=context)
         return
-    about = await _ruled(agent, proposed, call, context=context, hooked=by_hook)
-    if about is not None:
-        await _settle(agent, about, answer)
+    check = await _apply_rules(agent, proposed, call, context=context, hook_verdict=hook_verdict)
+    if check is not None:
+        await _act_on_decision(agent, check, run_at_once)
 
 
-async def _ruled(
-    agent: AgentRuntime, proposed: CallState, call: ToolCall, *, context: tuple[str, ...], hooked: hk.PreVerdict | None
+async def _apply_rules(
+    agent: AgentRuntime,
+    proposed: CallState,
+    call: ToolCall,
+    *,
+    context: tuple[str, ...],
+    hook_verdict: hk.PreVerdict | None,
 ) -> PermissionCheck | None:
     """Apply the gate, the rules and the mode. Return None if the gate has stopped the call.
 
     An allow of a hook has the effect of an allow rule; its ask always asks.
     """
     gate = agent.state.work.gate
-    decision = await ruling_of(agent, call, hooked)
-    closed = refused_by_gate(agent, call, decision, gate)
-    if closed is not None:
-        await _deny(agent, call.id, reason=closed, by="plan gate", context=context)
+    decision = await rule_decision(agent, call, hook_verdict)
+    refusal = refused_by_gate(agent, call, decision, gate)
+    if refusal is not None:
+        await _deny(agent, call.id, reason=refusal, by="plan gate", context=context)
         return None
-    decision = await judge_check(agent, call, decision)
-    asks = hooked is not None and hooked.decision == "ask"
-    if hooked is not None and asks and decision.decision == "allow":
-        decision = replace(decision, decision="ask", rule=hooked.by, why=hooked.why)
+    decision = await judge_with_check(agent, call, decision)
+    hook_asks = hook_verdict is not None and hook_verdict.decision == "ask"
+    if hook_verdict is not None and hook_asks and decision.decision == "allow":
+        decision = replace(decision, decision="ask", rule=hook_verdict.by, why=hook_verdict.why)
     changed = call.input if call.input is not proposed.call.input else None
-    return PermissionCheck(call, changed, decision, gate, context, by_hook=asks)
+    return PermissionCheck(call, changed, decision, gate, context, by_hook=hook_asks)
 
 
-async def _settle(agent: AgentRuntime, about: PermissionCheck, answer: Answer | None) -> None:
+async def _act_on_decision(agent: AgentRuntime, check: PermissionCheck, run_at_once: ImmediateRun | None) -> None:
     """Deny, allow or ask, by the decision or by the answer of hooks in the user's place."""
     always: tuple[str, ...] = ()
-    if about.decision.decision == "ask":
-        always = await always_of(agent, about)
-        about = await answered_by_hook(agent, about, always)
-    call = about.call
-    decision = about.decision
+    if check.decision.decision == "ask":
+        always = await always_rules(agent, check)
+        check = await with_hook_answer(agent, check, always)
+    call = check.call
+    decision = check.decision
     match decision.decision:
         case "ask":
-            preview = await previewed(agent, about)
+            preview = await with_preview(agent, check)
             if isinstance(preview, str):
-                await _deny(agent, call.id, reason=preview, by="tool", context=about.context)
+                await _deny(agent, call.id, reason=preview, by="tool", context=check.context)
             else:
                 await ask_person(agent, preview, always)
         case "deny":
             await _refuse(
-                agent, call.id, by=decision.rule, reason=decision.why, context=about.context, mode=decision.mode
+                agent, call.id, by=decision.rule, reason=decision.why, context=check.context, mode=decision.mode
             )
-            await _halt(agent, decision.rule, about.halt)
+            await _halt(agent, decision.rule, check.halt)
         case "allow":
             judged = ev.CallJudged(
                 at=agent.host.clock.now(),
                 call=call.id,
                 verdict="allow",
                 by=decision.rule,
-                input=about.input,
-                context=about.context,
+                input=check.input,
+                context=check.context,
                 mode=decision.mode or agent.state.me.permission_mode,
                 level=decision.level,
                 grants=decision.grants,
             )
-            answered = () if answer is None else await answer(agent, call, decision.grants)
+            run_events = () if run_at_once is None else await run_at_once(agent, call, decision.grants)
             # The hooks may have taken long: void if the plan gate has changed meanwhile.
-            await agent.note(judged, *answered, unless=void(call.id, about.gate))
+            await agent.note(judged, *run_events, unless=decision_is_void(call.id, check.gate))
 
 
 async def _refuse(
@@ -234,7 +240,7 @@ class PermissionCheck:
     """Changes that the call would make, line by line; empty if the tool does not state them."""
 
 
-def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
+def call_fault(agent: AgentRuntime, call: ToolCall) -> str | None:
     """Return the reason why the call is impossible: an unknown tool, or an invalid input; None if it is possible."""
     host = agent.host
     me = agent.state.me
@@ -250,9 +256,11 @@ def unfit(agent: AgentRuntime, call: ToolCall) -> str | None:
     return f"The input of {call.name} does not fit: {wrong}. Send the call again." if wrong else None
 
 
-async def ruling_of(agent: AgentRuntime, call: ToolCall, *hooked: hk.PreVerdict | None) -> PermissionDecision:
+async def rule_decision(
+    agent: AgentRuntime, call: ToolCall, *hook_verdicts: hk.PreVerdict | None
+) -> PermissionDecision:
     """Decide on a call by the rules, the mode, the session rules, and the hooks that allow it."""
-    return await agent.host.ports.judge.judge(permission_query(agent.host, agent.state, call, *hooked))
+    return await agent.host.ports.judge.judge(permission_query(agent.host, agent.state, call, *hook_verdicts))
 
 
 def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision, gate: PlanGate) -> str | None:
@@ -265,59 +273,59 @@ def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDec
     return gate_refuses(gate, call.name, reads_only=reads, denied_by=denied_by)
 
 
-def void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
+def decision_is_void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
     """Return a condition that is true once the decision is void: the call is gone, or the gate has changed."""
     gone = left_stage(call_id, "proposed")
     return lambda state: gone(state) or state.work.gate != gate
 
 
-async def always_of(agent: AgentRuntime, about: PermissionCheck) -> tuple[str, ...]:
+async def always_rules(agent: AgentRuntime, check: PermissionCheck) -> tuple[str, ...]:
     """Return the rules that "always" would create; none if no rule can remove the question."""
-    decision = about.decision
-    if decision.person_only or about.by_hook or decision.rule.startswith("check, "):
+    decision = check.decision
+    if decision.person_only or check.by_hook or decision.rule.startswith("check, "):
         return ()
-    return await agent.host.ports.judge.always(permission_query(agent.host, agent.state, about.call))
+    return await agent.host.ports.judge.always(permission_query(agent.host, agent.state, check.call))
 
 
-async def answered_by_hook(agent: AgentRuntime, about: PermissionCheck, always: tuple[str, ...]) -> PermissionCheck:
+async def with_hook_answer(agent: AgentRuntime, check: PermissionCheck, always: tuple[str, ...]) -> PermissionCheck:
     """Apply the answer of hooks in the user's place, or return the call unchanged if they leave the answer to the user.
 
     A denial counts. An approval has the effect of an allow rule for the input that the hooks saw.
     """
     hooks = agent.host.ports.hooks
-    decision = about.decision
+    decision = check.decision
     if decision.person_only or not hooks.has("PermissionRequest"):
-        return about
+        return check
     event = hk.PermissionRequest(
-        about.call, decision.rule, decision.why, suggestions_of(always), caller(agent.host, agent.state)
+        check.call, decision.rule, decision.why, suggestions_of(always), caller(agent.host, agent.state)
     )
     verdict = await hooks.permission_request(event)
     notice(agent.host, agent.name, verdict.notices)
     if verdict.decision == "deny" or verdict.halt:
-        no = replace(decision, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
-        return replace(about, decision=no, context=(*about.context, *verdict.context), halt=verdict.halt)
-    if verdict.decision != "allow" or about.by_hook:
-        return about
-    call = about.call
+        denial = replace(decision, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
+        return replace(check, decision=denial, context=(*check.context, *verdict.context), halt=verdict.halt)
+    if verdict.decision != "allow" or check.by_hook:
+        return check
+    call = check.call
     if verdict.input is not None:
         call = with_check(agent, call.model_copy(update={"input": verdict.input}))
-    if (wrong := unfit(agent, call)) is not None:
+    if (wrong := call_fault(agent, call)) is not None:
         notice(agent.host, agent.name, (f"{verdict.by}: {wrong}",))
-        return about
-    hooked = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both decisions
-    by_hooks = await judge_check(agent, hooked, await ruling_of(agent, hooked, verdict))
-    if by_hooks.decision != "allow" or refused_by_gate(agent, call, by_hooks, about.gate) is not None:
-        return about
-    changed = call.input if verdict.input is not None else about.input
-    return replace(about, call=call, input=changed, decision=by_hooks, context=(*about.context, *verdict.context))
+        return check
+    hooked_call = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both decisions
+    by_hooks = await judge_with_check(agent, hooked_call, await rule_decision(agent, hooked_call, verdict))
+    if by_hooks.decision != "allow" or refused_by_gate(agent, call, by_hooks, check.gate) is not None:
+        return check
+    changed = call.input if verdict.input is not None else check.input
+    return replace(check, call=call, input=changed, decision=by_hooks, context=(*check.context, *verdict.context))
 
 
 @dataclass(frozen=True, slots=True)
 class EditedInput:
-    """Input of a call as changed by the user. `void`: the reason why the call still may not run."""
+    """Input of a call as changed by the user. `fault`: the reason why the call still may not run."""
 
     input: Json
-    void: str = ""
+    fault: str = ""
     grants: tuple[Grant, ...] = ()
 
 
@@ -327,35 +335,35 @@ async def edited_by_person(agent: AgentRuntime, call: ToolCall, tool_input: Json
     It is void if it does not match the schema, or a rule or the mode denies it. The user's answer settles any question.
     """
     call = with_check(agent, call.model_copy(update={"input": tool_input, "id": f"{call.id}.edited"}))
-    if (wrong := unfit(agent, call)) is not None:
+    if (wrong := call_fault(agent, call)) is not None:
         return EditedInput(call.input, wrong)
-    decision = await judge_check(agent, call, await ruling_of(agent, call))
+    decision = await judge_with_check(agent, call, await rule_decision(agent, call))
     if decision.decision == "deny":
         return EditedInput(call.input, f"{decision.why} ({decision.rule})")
     return EditedInput(call.input, grants=decision.grants)
 
 
-async def previewed(agent: AgentRuntime, about: PermissionCheck) -> PermissionCheck | str:
+async def with_preview(agent: AgentRuntime, check: PermissionCheck) -> PermissionCheck | str:
     """Return the call with a preview of its change for the question, or the reason why it would be refused anyway."""
-    tool = agent.host.ports.tools[about.call.name]
+    tool = agent.host.ports.tools[check.call.name]
     if not isinstance(tool, Previews):
-        return about
+        return check
     try:
-        context = replace(tool_context(agent, about.call.id), grants=about.decision.grants)
-        diff = await tool.preview(about.call.input, context)
+        context = replace(tool_context(agent, check.call.id), grants=check.decision.grants)
+        diff = await tool.preview(check.call.input, context)
     except ToolRefused as refused:
         return str(refused)
-    return replace(about, diff=diff)
+    return replace(check, diff=diff)
 
 
-async def ask_person(agent: AgentRuntime, about: PermissionCheck, always: tuple[str, ...]) -> None:
+async def ask_person(agent: AgentRuntime, check: PermissionCheck, always: tuple[str, ...]) -> None:
     """Create one durable request. If no one can answer, its deadline is now and the answer is a denial."""
     state = agent.state
     now = agent.host.clock.now()
-    call = about.call
-    decision = about.decision
+    call = check.call
+    decision = check.decision
     deadline = state.me.ask_deadline
-    reason = decision.why + await about_losses(agent, call)
+    reason = decision.why + await losses_text(agent, call)
     if reach := describe([grant.host for grant in decision.grants if isinstance(grant, HostGrant)]):
         reason = f"{reason}. {reach}"
     payload: Json = {
@@ -368,7 +376,7 @@ async def ask_person(agent: AgentRuntime, about: PermissionCheck, always: tuple[
         "agent_type": state.me.agent_type,
         "mode": state.me.permission_mode,
         "always": list(always),
-        **({"diff": about.diff} if about.diff else {}),
+        **({"diff": check.diff} if check.diff else {}),
     }
     request = open_request(
         Request(
@@ -392,16 +400,16 @@ async def ask_person(agent: AgentRuntime, about: PermissionCheck, always: tuple[
         request_id=request.id,
         rule=decision.rule,
         why=reason,
-        input=about.input,
+        input=check.input,
         expires_at=request.expires_at,
-        context=about.context,
+        context=check.context,
         digest=request.digest,
         mode=decision.mode or state.me.permission_mode,
         level=decision.level,
         grants=decision.grants,
     )
     put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
-    await agent.record(needed, writes=[put], unless=void(call.id, about.gate))
+    await agent.record(needed, writes=[put], unless=decision_is_void(call.id, check.gate))
 
 
 def _new_id(agent: AgentRuntime, call: str) -> str:
@@ -424,9 +432,11 @@ async def take_answer(agent: AgentRuntime, step: st.TakeAnswer) -> None:
     if request.kind == "plan" and request.status == "approved" and request.payload.get("base"):
         agent.start(Operation("answer", request.id), partial(_take_approval, agent, request))
     elif request.kind == "permission" and request.status == "approved" and request.input is not None:
-        agent.start(Operation("answer", request.id), partial(_take_edited, agent, request, request.input))
+        agent.start(Operation("answer", request.id), partial(_take_edited_call, agent, request, request.input))
     else:
-        await _record(agent, request, answer_record(request, _now(agent, digest=_digest(agent.state, request.id))))
+        await _record_answer(
+            agent, request, answer_record(request, _author_situation(agent, digest=_digest(agent.state, request.id)))
+        )
 
 
 def _digest(state: AgentState, request_id: str) -> str:
@@ -441,7 +451,7 @@ def _call_of(state: AgentState, request_id: str) -> CallState | None:
     return next(call for call in state.calls if call.request_id == request_id)
 
 
-async def _record(
+async def _record_answer(
     agent: AgentRuntime, request: Request, event: AnswerTaken, unless: Callable[[AgentState], bool] | None = None
 ) -> None:
     """Record the answer.
@@ -462,29 +472,33 @@ async def _record(
 
 async def _take_approval(agent: AgentRuntime, request: Request) -> None:
     commit = await commit_in(agent, request.id)
-    await _record(agent, request, answer_record(request, _now(agent, commit)), partial(_waits_no_more, request.id))
+    await _record_answer(
+        agent, request, answer_record(request, _author_situation(agent, commit)), partial(_is_plan_settled, request.id)
+    )
 
 
-async def _take_edited(agent: AgentRuntime, request: Request, tool_input: Json) -> None:
+async def _take_edited_call(agent: AgentRuntime, request: Request, tool_input: Json) -> None:
     """Check the input with which the user allowed a call against the schema and the rules, then record the answer."""
-    event = answer_record(request, _now(agent, digest=_digest(agent.state, request.id)))
+    event = answer_record(request, _author_situation(agent, digest=_digest(agent.state, request.id)))
     open_call = _call_of(agent.state, request.id)
     if open_call is not None and not event.void:
         edited = await edited_by_person(agent, open_call.call, tool_input)
-        void = {"void": f"the input was changed, and {edited.void}"}
-        event = event.model_copy(update=void if edited.void else {"input": edited.input, "grants": edited.grants})
-    await _record(agent, request, event, None if open_call is None else left_stage(open_call.call.id, "asking"))
+        if edited.fault:
+            event = event.model_copy(update={"void": f"the input was changed, and {edited.fault}"})
+        else:
+            event = event.model_copy(update={"input": edited.input, "grants": edited.grants})
+    await _record_answer(agent, request, event, None if open_call is None else left_stage(open_call.call.id, "asking"))
 
 
-def _waits_no_more(request_id: str, state: AgentState) -> bool:
+def _is_plan_settled(request_id: str, state: AgentState) -> bool:
     return (state.work.gate.gate, state.work.gate.request_id) != ("pending", request_id)
 
 
-def _now(agent: AgentRuntime, commit: str = "", digest: str = "") -> AuthorSituation:
+def _author_situation(agent: AgentRuntime, commit: str = "", digest: str = "") -> AuthorSituation:
     state = agent.state
-    void = state.me.plan_moved_base == "void"
+    voids_moved = state.me.plan_moved_base == "void"
     folder = str(agent.host.ports.archive.folders(state.me).root)
-    return AuthorSituation(agent.host.clock.now(), tuple(state.work.tasks), commit, void, folder, digest)
+    return AuthorSituation(agent.host.clock.now(), tuple(state.work.tasks), commit, voids_moved, folder, digest)
 
 
 _COMPLETE = "complete_task"
@@ -506,7 +520,7 @@ def with_check(agent: AgentRuntime, call: ToolCall) -> ToolCall:
     return call if tool_input == call.input else call.model_copy(update={"input": tool_input})
 
 
-async def judge_check(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision) -> PermissionDecision:
+async def judge_with_check(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision) -> PermissionDecision:
     """Decide on the call together with the command of its check.
 
     Return the stricter of `decision` and the decision on a call of `bash` with that command, or `decision` if the call
@@ -516,7 +530,7 @@ async def judge_check(agent: AgentRuntime, call: ToolCall, decision: PermissionD
     command = str(call.input.get(field, ""))
     if not command.strip():
         return decision
-    verdict = await _judge_command(agent, call, command)
+    verdict = await _judge_check_command(agent, call, command)
     if _ORDER.index(verdict.decision) <= _ORDER.index(decision.decision):
         return replace(decision, grants=(*decision.grants, *verdict.grants))
     person_only = decision.person_only or verdict.person_only
@@ -524,7 +538,7 @@ async def judge_check(agent: AgentRuntime, call: ToolCall, decision: PermissionD
     return replace(verdict, rule=f"check, {verdict.rule}", why=reason, reads_only=False, person_only=person_only)
 
 
-async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
+async def losses_text(agent: AgentRuntime, call: ToolCall) -> str:
     """Return all work that would be lost with a worktree now, for the question whether to discard it.
 
     Only this work may be lost: work that is added later is kept. Empty for any other call.
@@ -539,24 +553,24 @@ async def about_losses(agent: AgentRuntime, call: ToolCall) -> str:
         return f": {refusal}"
 
 
-async def _judge_command(agent: AgentRuntime, call: ToolCall, command: str) -> PermissionDecision:
+async def _judge_check_command(agent: AgentRuntime, call: ToolCall, command: str) -> PermissionDecision:
     ports = agent.host.ports
     if "bash" not in ports.tools or "bash" not in in_this_turn(agent.host, agent.state).tools:
         return PermissionDecision("deny", "tools", "it is a command, and you have no bash: release the task")
     shell = ToolCall(id=f"{call.id}.check", use_id=call.use_id, name="bash", input={"command": command})
-    by_hook = None
+    hook_verdict = None
     if ports.hooks.has("PreToolUse"):
-        by_hook = await ports.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.host, agent.state)))
-        notice(agent.host, agent.name, by_hook.notices)
-        if by_hook.decision == "deny" or by_hook.halt:
-            return PermissionDecision("deny", by_hook.by, by_hook.why or by_hook.halt)
-        if by_hook.input is not None:
-            return PermissionDecision("deny", by_hook.by, "a hook would run another command")
-    query = permission_query(agent.host, agent.state, shell, by_hook)
+        hook_verdict = await ports.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.host, agent.state)))
+        notice(agent.host, agent.name, hook_verdict.notices)
+        if hook_verdict.decision == "deny" or hook_verdict.halt:
+            return PermissionDecision("deny", hook_verdict.by, hook_verdict.why or hook_verdict.halt)
+        if hook_verdict.input is not None:
+            return PermissionDecision("deny", hook_verdict.by, "a hook would run another command")
+    query = permission_query(agent.host, agent.state, shell, hook_verdict)
     if call.name == _MERGE and ports.worktrees is not None:  # it runs in the worktree, not in the session's folder
         worktree = ports.worktrees.path(str(call.input.get("name", "")))
         query = replace(query, folders=replace(query.folders, root=worktree))
     decision = await ports.judge.judge(query)
-    if by_hook is not None and by_hook.decision == "ask" and decision.decision == "allow":
-        return replace(decision, decision="ask", rule=by_hook.by, why=by_hook.why)
+    if hook_verdict is not None and hook_verdict.decision == "ask" and decision.decision == "allow":
+        return replace(decision, decision="ask", rule=hook_verdict.by, why=hook_verdict.why)
     return decision

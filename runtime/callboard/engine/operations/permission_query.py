@@ -22,11 +22,11 @@ from callboard.types.records import ToolCall
 
 
 def permission_query(
-    host: SessionRuntime, state: AgentState, call: ToolCall, *hooked: PreVerdict | None
+    host: SessionRuntime, state: AgentState, call: ToolCall, *hook_verdicts: PreVerdict | None
 ) -> PermissionQuery:
     """Return the question to the policy about a call that an agent would make now.
 
-    `hooked`: the verdicts of hooks on the call.
+    `hook_verdicts`: the verdicts of hooks on the call.
     """
     ports = host.ports
     me = in_this_turn(host, state)
@@ -44,7 +44,11 @@ def permission_query(
         overrides=(
             *(in_force(rules, *life, authority=authority_of(state), now=host.clock.now()) if rules else ()),
             *(skill_overrides(host, state, state.turn.overrides) if state.turn and state.turn.overrides else ()),
-            *(AllowOverride(call.name, verdict.by) for verdict in hooked if verdict and verdict.decision == "allow"),
+            *(
+                AllowOverride(call.name, verdict.by)
+                for verdict in hook_verdicts
+                if verdict and verdict.decision == "allow"
+            ),
         ),
     )
 
@@ -68,11 +72,11 @@ def in_this_turn(host: SessionRuntime, state: AgentState) -> AgentSpec:
     turn = state.turn
     me = state.me
     if turn is not None and turn.denies:
-        me = without(me, turn.denies)
+        me = with_denies(me, turn.denies)
     schedule = schedule_id(turn.cause) if turn is not None else ""
     return judged_in_turn(me, host.board.schedule_row(schedule)) if schedule else me
 
 
-def without(me: AgentSpec, denies: Sequence[str]) -> AgentSpec:
+def with_denies(me: AgentSpec, denies: Sequence[str]) -> AgentSpec:
     """Return the spec with more deny rules."""
     return me.model_copy(update={"rules": me.rules.joined(PermissionRules(deny=tuple(denies)))})

@@ -21,7 +21,7 @@ from callboard.core.context.reminders import reminders
 from callboard.core.mcp.catalog import CALL, listed_tools
 from callboard.core.mcp.tool_search import DeclaredTool
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.operations.mcp_tools import news, offer, reaches, until_ready
+from callboard.engine.operations.mcp_tools import may_reach_servers, server_reminder, tools_for_prompt, wait_for_servers
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
 from callboard.types import steps as st
@@ -33,36 +33,36 @@ from callboard.types.messages import Injection
 
 async def renew_prompt(agent: AgentRuntime, step: st.SetPrompt) -> None:
     """Start to compose the prompt again, as an operation, because it reads files."""
-    agent.start(PROMPT, lambda: _renew(agent))
+    agent.start(PROMPT, lambda: _compose_again(agent))
 
 
-async def _renew(agent: AgentRuntime) -> None:
-    in_use = await _in_use(agent)
+async def _compose_again(agent: AgentRuntime) -> None:
+    in_use = await _prompt_in_use(agent)
     if lacks_submit_plan(agent.state):
         before = listed_tools(in_use[1]) if in_use is not None else None
-        await _record(agent, await _composed(agent.host, agent.state.me, before))
+        await _record_prompt(agent, await _compose(agent.host, agent.state.me, before))
 
 
 async def set_prompt(agent: AgentRuntime) -> None:
     """Record the prompt with which an agent starts in this process, unless it is already in use."""
     parts = None
-    in_use = await _in_use(agent)
+    in_use = await _prompt_in_use(agent)
     if in_use is not None:  # unchanged if the runtime's own tools are: servers may need time to connect
-        parts = await _composed(agent.host, agent.state.me, listed_tools(in_use[1]))
+        parts = await _compose(agent.host, agent.state.me, listed_tools(in_use[1]))
         if not agent.host.moved and agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
             return
-    if parts is None or reaches(agent.host, agent.state.me):
-        parts = await first_prompt(agent.host, agent.state.me)
-    await _record(agent, parts)
+    if parts is None or may_reach_servers(agent.host, agent.state.me):
+        parts = await compose_first_prompt(agent.host, agent.state.me)
+    await _record_prompt(agent, parts)
 
 
-async def first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
+async def compose_first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
     """Compose the prompt of an agent that has none, once the servers are ready."""
-    await until_ready(host)
-    return await _composed(host, me, None)
+    await wait_for_servers(host)
+    return await _compose(host, me, None)
 
 
-async def prompt_set(host: SessionRuntime, parts: PromptParts) -> PromptSet:
+async def store_prompt(host: SessionRuntime, parts: PromptParts) -> PromptSet:
     """Store the parts of a prompt, and return the record that they are in use."""
     store = host.ports.store
     in_memory = host.prompt_bytes
@@ -79,8 +79,8 @@ async def prompt_set(host: SessionRuntime, parts: PromptParts) -> PromptSet:
     )
 
 
-async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
-    prompt = await prompt_set(agent.host, parts)
+async def _record_prompt(agent: AgentRuntime, parts: PromptParts) -> None:
+    prompt = await store_prompt(agent.host, parts)
     if agent.begins_alone:
         await agent.note(prompt)
     else:
@@ -88,7 +88,7 @@ async def _record(agent: AgentRuntime, parts: PromptParts) -> None:
     agent.has_prompt(parts.system, parts.tools)
 
 
-async def _in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
+async def _prompt_in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
     """Return the prompt and the tools that the journal names; None if it names none yet, or their bytes are damaged."""
     if not agent.state.context.system:
         return None
@@ -98,30 +98,30 @@ async def _in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
         return None
 
 
-async def _composed(host: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptParts:
+async def _compose(host: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptParts:
     """Compose the prompt from the agent's current spec. `before`: the tools of servers that stay in the list."""
-    offered = offer(host, me, before)
+    offered = tools_for_prompt(host, me, before)
     return await host.ports.prompts.compose(me, offered.tools, offered.lines)
 
 
-def look_round(agent: AgentRuntime) -> None:
+def start_reminders(agent: AgentRuntime) -> None:
     """Start to read the surroundings. The turn continues when that is done."""
-    if _has_surroundings(agent):
-        agent.start(REMINDERS, lambda: _look(agent))
+    if _may_have_reminders(agent):
+        agent.start(REMINDERS, lambda: _queue_reminders(agent))
 
 
-async def look_at_birth(agent: AgentRuntime) -> None:
+async def queue_first_reminders(agent: AgentRuntime) -> None:
     """Read the surroundings of a new subagent, before its first decision and its mail: no git runs for it."""
-    if _has_surroundings(agent):
-        await _look(agent)
+    if _may_have_reminders(agent):
+        await _queue_reminders(agent)
 
 
-def _has_surroundings(agent: AgentRuntime) -> bool:
+def _may_have_reminders(agent: AgentRuntime) -> bool:
     ports = agent.host.ports
-    return ports.surroundings is not None or ports.servers is not None or guides(agent)
+    return ports.surroundings is not None or ports.servers is not None or has_guidance(agent)
 
 
-async def _look(agent: AgentRuntime) -> None:
+async def _queue_reminders(agent: AgentRuntime) -> None:
     await _offer_first_servers(agent)
     host = agent.host
     state = agent.state
@@ -132,7 +132,7 @@ async def _look(agent: AgentRuntime) -> None:
         if state.me.kind == "lead":
             around = replace(around, team=host.board.agents())
         due = reminders(state.context.reminders, around, now - state.costs.cache.used_at)
-    due += (*await news(agent), *await at_turn(agent))
+    due += (*await server_reminder(agent), *await guidance_for_turn(agent))
     if host.ports.script is not None:
         due = host.ports.script.reminders(agent.name, state.identity.incarnation, state.turns.count, due)
     if due:
@@ -141,25 +141,25 @@ async def _look(agent: AgentRuntime) -> None:
 
 async def _offer_first_servers(agent: AgentRuntime) -> None:
     """Compose the prompt again if it was composed before the session had any server: it cannot reach their tools."""
-    if agent.host.ports.script is not None or not reaches(agent.host, agent.state.me):
+    if agent.host.ports.script is not None or not may_reach_servers(agent.host, agent.state.me):
         return
-    in_use = await _in_use(agent)
+    in_use = await _prompt_in_use(agent)
     if in_use is not None and f'"{CALL}"'.encode() not in in_use[1]:
-        await _record(agent, await _composed(agent.host, agent.state.me, None))
+        await _record_prompt(agent, await _compose(agent.host, agent.state.me, None))
 
 
-_HEARD = frozenset({"prompt", "scheduled", "message", "broadcast", "result", "question", "answer"})
+_SELECTING_TYPES = frozenset({"prompt", "scheduled", "message", "broadcast", "result", "question", "answer"})
 """Types of envelopes whose text selects notes."""
 _MOST_WORDS = 20_000
 """Most characters of that text to examine."""
 
 
-def guides(agent: AgentRuntime) -> bool:
+def has_guidance(agent: AgentRuntime) -> bool:
     """Return True if there are instruction files or notes to read for the agent."""
     return agent.host.ports.instructions is not None or agent.host.ports.remembered is not None
 
 
-async def at_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
+async def guidance_for_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
     """Return the injections for the beginning of a turn.
 
     The injections are changed instruction files, then notes relevant to the agent's mail.
@@ -168,12 +168,14 @@ async def at_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
     state = agent.state
     injections: tuple[Injection, ...] = ()
     if ports.instructions is not None and state.context.instructions is not None:
-        injections += await ports.instructions.changed(state.me, _root(agent), state.context.instructions)
+        injections += await ports.instructions.changed(state.me, _tool_folder(agent), state.context.instructions)
     if ports.remembered is not None:
-        text = "\n".join(envelope.content for envelope in state.inbox.mail if envelope.type in _HEARD)[:_MOST_WORDS]
+        text = "\n".join(envelope.content for envelope in state.inbox.mail if envelope.type in _SELECTING_TYPES)[
+            :_MOST_WORDS
+        ]
         injections += await ports.remembered.relevant(state.me, text, state.context.notes) if text.strip() else ()
     return injections
 
 
-def _root(agent: AgentRuntime) -> str:
+def _tool_folder(agent: AgentRuntime) -> str:
     return str(agent.host.ports.archive.folders(agent.state.me).root)

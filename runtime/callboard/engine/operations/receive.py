@@ -36,7 +36,7 @@ from callboard.types.messages import Placed
 from callboard.types.records import AgentRow, Envelope, Request
 
 
-def _held_still(row: Row | None) -> list[Write]:
+def _unchanged_row_write(row: Row | None) -> list[Write]:
     """Return a write of a shutdown's unchanged row, which fails if it was answered in between."""
     # The agent that asked may reject the shutdown while the shutdown is being received
     # (test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_out).
@@ -76,7 +76,7 @@ async def _receive_all(agent: AgentRuntime, stream: str, records: Iterable[Recor
     for record in records:
         envelope = read_envelope(record.data, stream, record.seq)
         forged = guard is not None and not guard.admits(stream, record.seq, record.data, envelope)
-        if forged or _depends_on_a_row(envelope) or refused(agent.row, envelope, None):
+        if forged or _depends_on_a_row(envelope) or refusal_reason(agent.row, envelope, None):
             await _receive_plain(agent, plain)
             plain = []
             await _receive(agent, envelope, forged=forged)
@@ -132,7 +132,7 @@ async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> 
         if not fault and reason and not is_for_runtime(envelope) and gate.gate == "pending" and gate.request_id:
             writes = request_withdrawn(agent.host, gate.request_id, reason)
         if not fault and envelope.type == "shutdown_request":
-            writes = [*writes, *_held_still(admission.row)]
+            writes = [*writes, *_unchanged_row_write(admission.row)]
         try:
             await agent.record(
                 EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
@@ -173,7 +173,7 @@ async def admit(
     row = None
     if envelope.request_id is not None and envelope.type in (*ASKS, *ANSWERS):
         row = await store.get(request_key(session, envelope.request_id))
-    reason = void or refused(recipient, envelope, row)
+    reason = void or refusal_reason(recipient, envelope, row)
     if not reason:
         return Admission(row, "", [])
     agents = list[AgentRow]()
@@ -184,7 +184,7 @@ async def admit(
     return Admission(row, reason, refusal_notices(session, agents, envelope, reason=reason, now=now))
 
 
-def refused(recipient: AgentRow, envelope: Envelope, row: Row | None) -> str:
+def refusal_reason(recipient: AgentRow, envelope: Envelope, row: Row | None) -> str:
     """Return the reason why the envelope is rejected, given this row; empty if it is accepted."""
     request = read_value(Request, row.value, row.key) if row is not None and row.value is not None else None
     return refusal(envelope, recipient, request)
@@ -200,10 +200,10 @@ def refusal_notices(
     living = {row.name: row for row in agents if row.life not in ("stopped", "crashed")}
     about = f"{envelope.id}, type {envelope.type}"
     text = f"Mail of {envelope.sender} to {envelope.recipient} ({about}) does not count: {reason}."
-    return [sending(session, _word(envelope, to, text, now)) for to in living.values()]
+    return [sending(session, _notice_envelope(envelope, to, text, now)) for to in living.values()]
 
 
-def _word(about: Envelope, to: AgentRow, text: str, now: float) -> Envelope:
+def _notice_envelope(about: Envelope, to: AgentRow, text: str, now: float) -> Envelope:
     return Envelope(
         id=short_id("env", about.id, "refused", to.name),
         sender="runtime",
@@ -224,7 +224,7 @@ MANY = 5
 """Most results of schedules that are shown without a digest."""
 
 
-async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple[Placed | None, ...]:
+async def delivery_blocks(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple[Placed | None, ...]:
     """Return the block of each envelope; None for one that a digest replaces. Write the files that the blocks name.
 
     A file is named after its envelopes, so that the same delivery finds it after a crash. Raises `StoreFull`.
@@ -244,7 +244,7 @@ async def delivered(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> tuple
         return tuple(envelope_block(envelope, paths.get(envelope.id, "")) for envelope in envelopes)
     path = f"{folder}/schedule-results-{older[0].id}-{len(older)}.txt"
     await archive.keep(path, "\n\n".join(envelope.content for envelope in older))
-    digest = envelope_block(_digest(older, path))
+    digest = envelope_block(_digest_envelope(older, path))
     blocks = {
         envelope.id: envelope_block(envelope, paths.get(envelope.id, ""))
         for envelope in envelopes
@@ -259,7 +259,7 @@ def _older_results(envelopes: Sequence[Envelope]) -> list[Envelope]:
     return results[:-NEWEST] if len(results) > MANY else []
 
 
-def _digest(older: Sequence[Envelope], path: str) -> Envelope:
+def _digest_envelope(older: Sequence[Envelope], path: str) -> Envelope:
     counts = Counter(str(envelope.metadata.get("schedule", "")) for envelope in older)
     each = ", ".join(f"{schedule}: {count}" for schedule, count in counts.items())
     text = (

@@ -45,7 +45,7 @@ from callboard.core.team.subagents import begun_in_background, begun_text
 from callboard.core.tool_access import tools_for
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
-from callboard.engine.operations.permission_query import permission_query, skill_overrides, without
+from callboard.engine.operations.permission_query import permission_query, skill_overrides, with_denies
 from callboard.ports.environment import PermissionDecision
 from callboard.ports.store import Write
 from callboard.ports.tool import SKILL_OUTPUT, Finished, SkillUse
@@ -66,17 +66,17 @@ async def use_skill(agent: AgentRuntime, call: str, name: str, arguments: str) -
     started = StartedSkill(skill, arguments, f"{call}.skill")
     if skill.fork and agent.state.me.kind != "subagent":
         return await run_fork(agent, started, call)
-    text = "\n".join([*headed(skill), "", await text_of(agent, started) or "(it has no text)"])
-    return SkillUse(text, (await loaded(agent, skill, text),))
+    text = "\n".join([*heading_lines(skill), "", await skill_text(agent, started) or "(it has no text)"])
+    return SkillUse(text, (await skill_loaded_event(agent, skill, text),))
 
 
-def headed(skill: SkillText) -> list[str]:
+def heading_lines(skill: SkillText) -> list[str]:
     """Return the lines above a skill's text."""
     lines = [f"Skill {skill.name}, folder {skill.folder}"]
     return [*lines, f"Note: {skill.problem}"] if skill.problem else lines
 
 
-async def loaded(agent: AgentRuntime, skill: SkillText, text: str) -> SkillLoaded:
+async def skill_loaded_event(agent: AgentRuntime, skill: SkillText, text: str) -> SkillLoaded:
     """Return the record that the skill's text is in the conversation, with its rules for the turn.
 
     A model that the session does not know, or that is already in use, changes nothing.
@@ -102,10 +102,10 @@ async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin:
     A skill in the background starts its subagent with the writes and the event of the result.
     """
     skill = started.skill
-    prompt = await text_of(agent, started, begin)
+    prompt = await skill_text(agent, started, begin)
     if not prompt:
         raise ToolRefused(f"/{skill.name}: it has no text, and a subagent needs a task")
-    spec = _spec_of(agent, skill, call)
+    spec = _fork_spec(agent, skill, call)
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
     granted = agent.spawner.grant(spec, Budget())
     if isinstance(granted, BudgetReached):
@@ -130,7 +130,7 @@ def _fork_in_background(agent: AgentRuntime, spec: AgentSpec, prompt: str, call:
     return SkillUse(begun_text(spec.name), (began,), writes=writes, data=data)
 
 
-def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
+def _fork_spec(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
     """Return the spec of the skill's agent type, with the rules of the skill.
 
     The spec never has more rights than its parent.
@@ -158,7 +158,7 @@ def _spec_of(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
     return spec.model_copy(update=update)
 
 
-async def carry_skills(agent: AgentRuntime) -> None:
+async def restore_skills(agent: AgentRuntime) -> None:
     """Queue the skills that a summary removed, for the next user message."""
     state = agent.state
     store = agent.host.ports.store
@@ -188,7 +188,7 @@ class StartedSkill:
     """True if arguments without a placeholder are appended."""
 
 
-async def text_of(agent: AgentRuntime, started: StartedSkill, begin: Begin | None = None) -> str:
+async def skill_text(agent: AgentRuntime, started: StartedSkill, begin: Begin | None = None) -> str:
     """Return the text. Raises `ToolRefused` with the skill's name and the reason for the failure."""
     skill = started.skill
     variables = {**_variables(agent, skill), **skill.variables}
@@ -197,7 +197,7 @@ async def text_of(agent: AgentRuntime, started: StartedSkill, begin: Begin | Non
     if skill.no_commands:
         text = with_outputs(text, commands, [f"[not run: {skill.no_commands}]" for _ in commands])
     elif commands:
-        text = with_outputs(text, commands, await _outputs(agent, started, commands, begin))
+        text = with_outputs(text, commands, await _command_outputs(agent, started, commands, begin))
     text = defused(text.strip())
     return text if used or not started.appends else with_arguments(text, defused(started.arguments))
 
@@ -213,7 +213,7 @@ def _variables(agent: AgentRuntime, skill: SkillText) -> dict[str, str]:
     }
 
 
-async def _outputs(
+async def _command_outputs(
     agent: AgentRuntime, started: StartedSkill, commands: Sequence[CommandInText], begin: Begin | None
 ) -> list[str]:
     """Check all commands, then run them one by one."""
@@ -222,26 +222,26 @@ async def _outputs(
     for number, command in enumerate(commands):
         key = f"{started.key}.{number}"
         call = ToolCall(id=key, use_id=key, name="bash", input={"command": command.command})
-        call, decision = await _judged(agent, started.skill, call)
+        call, decision = await _allowed_call(agent, started.skill, call)
         reads = reads and decision.reads_only
         calls.append((call, decision.grants))
     if begin is not None and not reads:
         await begin([str(call.input["command"]) for call, _ in calls])
-    return [await _run(agent, started.skill, call, grants) for call, grants in calls]
+    return [await _run_command(agent, started.skill, call, grants) for call, grants in calls]
 
 
-async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, PermissionDecision]:
+async def _allowed_call(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, PermissionDecision]:
     """Return the call as it may run, and the decision of the rules. Raises `ToolRefused`."""
     host = agent.host
     state = agent.state
     if call.name not in host.ports.tools:
         raise _refusal(skill, call, "there is no shell in this session")
-    hooked = await passed_hooks(agent, call)
+    hooked = await call_after_hooks(agent, call)
     if isinstance(hooked, str):
         raise _refusal(skill, call, hooked)
     call = hooked
     query = permission_query(agent.host, agent.state, call)
-    spec = without(query.spec, skill.disallowed) if skill.disallowed else query.spec
+    spec = with_denies(query.spec, skill.disallowed) if skill.disallowed else query.spec
     overrides = (*query.overrides, *skill_overrides(agent.host, agent.state, skill.allowed))
     decision = await host.ports.judge.judge(replace(query, spec=spec, overrides=overrides))
     if decision.decision != "allow":
@@ -251,7 +251,7 @@ async def _judged(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tupl
     return call, decision
 
 
-async def passed_hooks(agent: AgentRuntime, call: ToolCall) -> ToolCall | str:
+async def call_after_hooks(agent: AgentRuntime, call: ToolCall) -> ToolCall | str:
     """Return the call as the PreToolUse hooks leave it, or why it may not run without a question."""
     if not agent.host.ports.hooks.has("PreToolUse"):
         return call
@@ -262,18 +262,18 @@ async def passed_hooks(agent: AgentRuntime, call: ToolCall) -> ToolCall | str:
     return call if verdict.input is None else call.model_copy(update={"input": verdict.input})
 
 
-async def _run(agent: AgentRuntime, skill: SkillText, call: ToolCall, grants: tuple[Grant, ...]) -> str:
+async def _run_command(agent: AgentRuntime, skill: SkillText, call: ToolCall, grants: tuple[Grant, ...]) -> str:
     ports = agent.host.ports
     folders = ports.archive.folders(agent.state.me)
     keep = Path(folders.tool_results) / f"{call.id}{SKILL_OUTPUT}"
     command = str(call.input["command"])
     finished = await ports.launcher.run(command, folders.root, timeout=LONGEST, keep=keep, grants=grants)
     if finished.timed_out or exit_counts(command, finished.exit_code):
-        raise _refusal(skill, call, _ended(finished))
+        raise _refusal(skill, call, _end_text(finished))
     return finished.output
 
 
-def _ended(finished: Finished) -> str:
+def _end_text(finished: Finished) -> str:
     how = f"it took longer than {LONGEST:.0f} s" if finished.timed_out else f"it ended with {finished.exit_code}"
     output = finished.output.strip()
     return f"{how}{':' if output else ''}\n{output[-_MOST_SHOWN:]}".strip()
@@ -302,14 +302,16 @@ class ExpandedSkill:
         )
 
 
-def expands(agent: AgentRuntime, envelope: Envelope) -> bool:
+def has_expansion(agent: AgentRuntime, envelope: Envelope) -> bool:
     """Return True if the envelope has text to expand, and is from the user or a schedule.
 
     Such text begins with a slash command, known or unknown, or names a resource of an MCP server.
     """
     text = envelope.content
     return is_prompt(envelope) and (
-        bool(named(agent, envelope)) or bool(first_name(text)) or _typed(_commands(agent), text) is not None
+        bool(named_resources(agent, envelope))
+        or bool(first_name(text))
+        or _typed_commands(_commands(agent), text) is not None
     )
 
 
@@ -324,14 +326,14 @@ def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
     return (*ports.skills.commands(), *prompts)
 
 
-def _typed(commands: Sequence[PersonCommand], text: str) -> TypedCommands | None:
+def _typed_commands(commands: Sequence[PersonCommand], text: str) -> TypedCommands | None:
     return typed(text, lambda name: any(command.goes_by(name) for command in commands))
 
 
-async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
+async def expand(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     """Return the expansion. Raises `ToolRefused`, which names the command and the reason for its failure."""
     commands = _commands(agent)
-    commands_typed = _typed(commands, envelope.content)
+    commands_typed = _typed_commands(commands, envelope.content)
     if commands_typed is None:
         if name := first_name(envelope.content):
             if agent.host.ports.skills.awaits_trust(name):
@@ -345,13 +347,13 @@ async def expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     whole = ExpandedSkill()
     for number, name in enumerate(commands_typed.names):
         last = number == len(commands_typed.names) - 1
-        part = await _expand_one(agent, envelope, name, _Place(number, commands_typed.arguments, last))
+        part = await _expand_one(agent, envelope, name, _CommandPosition(number, commands_typed.arguments, last))
         whole = whole.joined(part)
     return whole.joined(ExpandedSkill(await mentioned_resources(agent, envelope)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _CommandPosition:
     """Position of a command in the typed text."""
 
     number: int
@@ -359,7 +361,7 @@ class _Place:
     last: bool
 
 
-async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place: _Place) -> ExpandedSkill:
+async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place: _CommandPosition) -> ExpandedSkill:
     ports = agent.host.ports
     skill = ports.skills.command(name)
     if skill is None:
@@ -378,17 +380,17 @@ async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place:
     if skill.fork:
         use = await run_fork(agent, started, key, begin)
         how = "is running in a subagent.]" if skill.background else "ran in a subagent. It answered:]"
-        return ExpandedSkill((_text(f"[The skill {name} {how}\n{use.text}"),), use.events, use.writes)
-    text = await text_of(agent, started, begin)
-    return await _read(agent, skill, text)
+        return ExpandedSkill((_text_block(f"[The skill {name} {how}\n{use.text}"),), use.events, use.writes)
+    text = await skill_text(agent, started, begin)
+    return await _text_expansion(agent, skill, text)
 
 
-async def _read(agent: AgentRuntime, skill: SkillText, text: str) -> ExpandedSkill:
-    whole = "\n".join([*headed(skill), _LED, "", text or "(it has no text)"])
-    return ExpandedSkill((_text(whole),), (await loaded(agent, skill, whole),))
+async def _text_expansion(agent: AgentRuntime, skill: SkillText, text: str) -> ExpandedSkill:
+    whole = "\n".join([*heading_lines(skill), _LED, "", text or "(it has no text)"])
+    return ExpandedSkill((_text_block(whole),), (await skill_loaded_event(agent, skill, whole),))
 
 
-def _text(text: str) -> Placed:
+def _text_block(text: str) -> Placed:
     return _block_of({"type": "text", "text": text})
 
 
@@ -396,7 +398,7 @@ def _block_of(part: Json) -> Placed:
     return Placed(data=part, source="skill")
 
 
-def named(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str, str], ...]:
+def named_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str, str], ...]:
     """Return (server, uri) of the resources that the text names; none if no server provides them."""
     servers = agent.host.ports.servers
     if servers is None or "@" not in envelope.content:
@@ -412,7 +414,7 @@ def named(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str, str], ...
 async def mentioned_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[Placed, ...]:
     """Return the content of the resources that the envelope names, as blocks that follow its text."""
     blocks: list[Json] = []
-    for server, uri in named(agent, envelope):
+    for server, uri in named_resources(agent, envelope):
         blocks += await _resource_blocks(agent, server, uri)
     return tuple(Placed(data=block, source="skill") for block in defused_parts(blocks))
 

@@ -64,7 +64,7 @@ from callboard.engine.operations.model_call import (
     priced,
     thinking_of,
 )
-from callboard.engine.operations.skills import carry_skills
+from callboard.engine.operations.skills import restore_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest
 from callboard.types import events as ev
 from callboard.types import hook_answers as hk
@@ -80,51 +80,51 @@ class _NoSummary(Exception):
     """No summary could be made. The message has the reason."""
 
 
-async def summarise(agent: AgentRuntime, step: st.SummarizeView) -> None:
+async def summarize_view(agent: AgentRuntime, step: st.SummarizeView) -> None:
     """Ask the hooks, write the transcript, record the start of the summary, and make the calls."""
     if not step.begun:
         if agent.host.ports.hooks.has("PreCompact"):
             agent.start(COMPACT_HOOKS, lambda: _ask_hooks(agent, step.wanted))
             return
-        await _began(agent, step.wanted)
-    agent.start(SUMMARY, lambda: _summary(agent))
+        await _record_start(agent, step.wanted)
+    agent.start(SUMMARY, lambda: _make_summary(agent))
 
 
 async def _ask_hooks(agent: AgentRuntime, summary: SummaryWanted) -> None:
     """Ask the hooks. If they let the summary pass, record its start, so that `decide` continues."""
-    if not await skipped(agent, summary):
-        await _began(agent, summary)
+    if not await is_skipped_by_hook(agent, summary):
+        await _record_start(agent, summary)
 
 
-async def _began(agent: AgentRuntime, summary: SummaryWanted) -> None:
+async def _record_start(agent: AgentRuntime, summary: SummaryWanted) -> None:
     transcript = await transcripts.write(agent)
     revision = agent.state.context.conversation.revision
     began = ev.SummaryBegan(at=agent.host.clock.now(), wanted=summary, revision=revision, transcript=transcript)
     await agent.record(began)
 
 
-async def _summary(agent: AgentRuntime) -> None:
+async def _make_summary(agent: AgentRuntime) -> None:
     summary = agent.state.compaction.summary
     if summary is None:
         return
-    asking = _Asking(agent, summary)
+    calls = _SummaryCalls(agent, summary)
     try:
         now = agent.host.clock.now()
         if agent.state.compaction.summary_until > now:
             # After a crash only the rest of the wait remains. The clock may have been set back meanwhile.
             await agent.host.clock.sleep_until(min(agent.state.compaction.summary_until, now + agent.state.me.max_wait))
-        text = await asking.text()
-    except _NoSummary as none:
-        await _failed(agent, str(none), asking.usage)
+        text = await calls.text()
+    except _NoSummary as failed:
+        await _record_failure(agent, str(failed), calls.usage)
     except anyio.get_cancelled_exc_class():
         if agent.is_cancelled(SUMMARY):  # interrupted by a rule, not by the end of the process
-            await _failed(agent, "interrupted", asking.usage)
+            await _record_failure(agent, "interrupted", calls.usage)
         raise
     else:
-        await _place(agent, summary, text, asking.usage)
+        await _put_in_view(agent, summary, text, calls.usage)
 
 
-async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: Usage) -> None:
+async def _put_in_view(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: Usage) -> None:
     """Replace the messages that the summary covers in the current view."""
     regional = summary.stage == REGION_STAGE
     history = await transcripts.history_of(agent, agent.state) if regional else ()
@@ -156,25 +156,25 @@ async def _place(agent: AgentRuntime, summary: SummaryWanted, text: str, usage: 
     )
     checked_edit = transcripts.checked(agent, event, block) if edits else None
     if checked_edit is None or not checked_edit.edits:
-        await _failed(agent, "it would not make the conversation smaller", usage)
+        await _record_failure(agent, "it would not make the conversation smaller", usage)
         return
     if await agent.record(checked_edit, unless=lambda now: now.compaction.summary != summary):
-        summarised(agent, summary, text)
-        await carry_skills(agent)
+        notify_summarized(agent, summary, text)
+        await restore_skills(agent)
 
 
-async def _failed(agent: AgentRuntime, reason: str, usage: Usage) -> None:
+async def _record_failure(agent: AgentRuntime, reason: str, usage: Usage) -> None:
     failed = ev.SummaryFailed(at=agent.host.clock.now(), why=reason, usage=usage)
     await agent.record(failed, unless=lambda state: state.compaction.summary is None)
 
 
-class _Asking:
+class _SummaryCalls:
     """State of the calls of one summary: the answers so far, the rest of the input, and the model."""
 
     def __init__(self, agent: AgentRuntime, summary: SummaryWanted) -> None:
         self.usage = Usage()
         self._agent = agent
-        self._wanted = summary
+        self._summary = summary
         # The view at the start. Mail that arrives meanwhile joins the newest message, which is not summarized.
         self._state: AgentState = agent.state
         self._models = deque(models_for_summary(agent.state))
@@ -189,19 +189,19 @@ class _Asking:
         small = spec.limits_of(spec.small_model) if spec.small_model else None
         now = self._agent.host.clock.now()
         choice = SharingFacts(own, small, state.costs.cache, now, spec.thinking_tokens(model))
-        if rides(state.context.conversation, self._wanted, choice):
-            text = await self._riding()
+        if rides(state.context.conversation, self._summary, choice):
+            text = await self._with_shared_prefix()
             if text is not None:
                 return text
-        return await self._in_parts()
+        return await self._in_pieces()
 
-    async def _riding(self) -> str | None:
+    async def _with_shared_prefix(self) -> str | None:
         """Return the summary by the agent's own model at the end of its conversation.
 
         None if a separate request is necessary.
         """
         state = self._state
-        summary = self._wanted
+        summary = self._summary
         shared, tools = await self._agent.prompt_bytes()
         model = model_in_use(state.model.recovery, state.me)
         replies = replies_behind(state.context.conversation, summary.last)
@@ -219,12 +219,12 @@ class _Asking:
             thinking=thinking_of(state, model, most),
             effort=effort_of(state, model),
         )
-        answer = await self._ask(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
+        answer = await self._call_until_usable(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
         return answer if isinstance(answer, str) else None
 
-    async def _in_parts(self) -> str:
+    async def _in_pieces(self) -> str:
         """Summarize the input piece by piece, each with the summary of the previous pieces."""
-        summary = self._wanted
+        summary = self._summary
         text = ""
         done = 0
         pending = deque(await self._pieces())
@@ -233,7 +233,7 @@ class _Asking:
             request = replace(self._request(self._models[0], prompt.messages(text)), shared_system=prompt.system())
             cut = halves(pending[0])
             tried = SummaryAttempts(0, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
-            answer = await self._ask(request, tried)
+            answer = await self._call_until_usable(request, tried)
             if isinstance(answer, str):
                 pending.popleft()
                 text, done = answer, done + 1
@@ -249,7 +249,7 @@ class _Asking:
     async def _pieces(self) -> list[str]:
         """Return the input of the calls, in pieces that fit the smallest window of the models."""
         state = self._state
-        summary = self._wanted
+        summary = self._summary
         history: Sequence[ViewMessage] = ()
         if summary.message == FROM_THE_START:
             history = await transcripts.history_of(self._agent, state)
@@ -270,7 +270,7 @@ class _Asking:
             ordinal=self._state.compaction.summaries * CALLS + self._calls,
             attempt=1,
             model=model,
-            max_tokens=self._wanted.max_tokens,
+            max_tokens=self._summary.max_tokens,
             shared_system=b"[]",
             tools=b"[]",
             messages=messages,
@@ -280,12 +280,12 @@ class _Asking:
             total_timeout=spec.total,
         )
 
-    async def _ask(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
+    async def _call_until_usable(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
         """Return the text of a usable answer, or the next action. Performs the waits. Raises `_NoSummary`."""
         host = self._agent.host
         while True:
             tried = replace(tried, attempts=tried.attempts + 1)
-            answer = await self._once(replace(self._within(request), attempt=tried.attempts), tried)
+            answer = await self._call_once(replace(self._with_output_limit(request), attempt=tried.attempts), tried)
             if isinstance(answer, str):
                 return answer
             if answer.do == "learned":
@@ -305,25 +305,25 @@ class _Asking:
             )
             await host.clock.sleep_until(until)
 
-    def _within(self, request: ModelRequest) -> ModelRequest:
+    def _with_output_limit(self, request: ModelRequest) -> ModelRequest:
         """Return the request, limited to the known output limit of its model."""
         most = self._agent.state.me.limits_of(request.model).max_output
         return replace(request, max_tokens=min(request.max_tokens, most))
 
     async def _record_next(self, event: ev.RetryPlanned | ev.ModelSwitched) -> None:
         """Record the next attempt or model, unless the summary is already over."""
-        await self._agent.record(event, unless=lambda now: now.compaction.summary != self._wanted)
+        await self._agent.record(event, unless=lambda now: now.compaction.summary != self._summary)
 
-    async def _once(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
+    async def _call_once(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
         """Make one call. Return the text of a usable answer, or the action after its failure."""
-        await self._may_call(request.model)
-        await self._reserve(request, rides=tried.rides)
+        await self._wait_while_parked(request.model)
+        await self._reserve(request, shares_prefix=tried.rides)
         try:
-            reply = await complete(self._agent, request, _unheard)
+            reply = await complete(self._agent, request, _ignore_delta)
         except CallFault as failed:
             fault = failed.fault
             draw = self._agent.host.ports.dice.draw()
-            failure = self._call_failed(request, fault, draw)
+            failure = self._failure_event(request, fault, draw)
             await self._agent.record(failure)
             learned = learnable(failure, self._agent.state.me)
             if learned is not None:
@@ -339,7 +339,7 @@ class _Asking:
             return text
         return replace(after_stop(reply.stop_reason, tried), why=summary_fault(reply.blocks, reply.stop_reason))
 
-    async def _may_call(self, model: str) -> None:
+    async def _wait_while_parked(self, model: str) -> None:
         """Wait briefly while the key is parked, because a summary has a fallback. Raises `_NoSummary`."""
         host = self._agent.host
         until = host.key_limiter.parked_until(model)
@@ -353,12 +353,12 @@ class _Asking:
         if wait > 0:
             await host.clock.sleep_until(host.key_limiter.parked_until(model))
 
-    async def _reserve(self, request: ModelRequest, *, rides: bool) -> None:
+    async def _reserve(self, request: ModelRequest, *, shares_prefix: bool) -> None:
         """Reserve the cost of the call, durably, if there is a budget. Raises `_NoSummary`."""
         agent = self._agent
         budgets = self._agent.host.budgets
         conv = self._state.context.conversation
-        if rides:
+        if shares_prefix:
             tokens = size(conv) + ASKING
         else:
             tokens = sum(estimate_json(piece) for piece in (request.system, *request.messages))
@@ -372,12 +372,12 @@ class _Asking:
             await budgets.moved()
         if budgets.path_of(agent.state):
             held = {"reserved_tokens": worst.tokens, "reserved_usd": worst.cost_usd, "used": self.usage}
-            await agent.record(self._called(request).model_copy(update=held))
+            await agent.record(self._call_event(request).model_copy(update=held))
 
-    def _call_failed(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
-        return call_failed(self._agent, self._called(request), fault).model_copy(update={"draw": draw})
+    def _failure_event(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
+        return call_failed(self._agent, self._call_event(request), fault).model_copy(update={"draw": draw})
 
-    def _called(self, request: ModelRequest) -> ev.ModelCalled:
+    def _call_event(self, request: ModelRequest) -> ev.ModelCalled:
         return ev.ModelCalled(
             at=self._agent.host.clock.now(),
             ordinal=request.ordinal,
@@ -388,29 +388,29 @@ class _Asking:
         )
 
 
-def _unheard(delta: Delta) -> None:
+def _ignore_delta(delta: Delta) -> None:
     """Ignore a delta: a summary is not displayed while it streams."""
 
 
 NEEDED = "the conversation would not fit without it"
 
 
-async def skipped(agent: AgentRuntime, request: SummaryWanted) -> bool:
+async def is_skipped_by_hook(agent: AgentRuntime, request: SummaryWanted) -> bool:
     """Ask the hooks. If they reject the summary, record it as skipped and return True."""
     event = hk.PreCompact(_trigger(request), request.focus, caller(agent.host, agent.state))
     verdict = await agent.host.ports.hooks.fire(event)
     notice(agent.host, agent.name, verdict.notices)
     if not verdict.block:
         return False
-    reason = f"{verdict.by or 'a hook'} would not have it: {verdict.block}"
-    if _needed(agent.state, request):
+    reason = f"{verdict.by or 'a hook'} rejected it: {verdict.block}"
+    if _is_needed(agent.state, request):
         notice(agent.host, agent.name, (f"{reason}; {NEEDED}",))
         return False
     await agent.record(ev.SummaryFailed(at=agent.host.clock.now(), why=reason, skipped=request))
     return True
 
 
-def _needed(state: AgentState, request: SummaryWanted) -> bool:
+def _is_needed(state: AgentState, request: SummaryWanted) -> bool:
     """Return True if a summary is needed now.
 
     A manual one can wait, a reactive one cannot, and any other is needed if the view exceeds its room.
@@ -420,7 +420,7 @@ def _needed(state: AgentState, request: SummaryWanted) -> bool:
     return request.trigger == "reactive" or held(state.context.conversation) > room(state)
 
 
-def summarised(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
+def notify_summarized(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
     """Notify the hooks of a summary in the view, and run the SessionStart hooks again."""
     host = agent.host
     life = (agent.name, agent.state.identity.incarnation)

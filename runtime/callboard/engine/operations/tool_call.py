@@ -26,7 +26,7 @@ from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, find_call, left_stage, notice
 from callboard.engine.operations.elicit import ask, elicit
 from callboard.engine.operations.skills import use_skill
-from callboard.engine.operations.tool_context import Answer, tool_context
+from callboard.engine.operations.tool_context import ImmediateRun, tool_context
 from callboard.ports.foreign_code import error_text, result_of_foreign
 from callboard.ports.store import Put
 from callboard.ports.tool import AnswersAtOnce, CallContext, Tool, ToolOutcome
@@ -52,17 +52,17 @@ async def run(agent: AgentRuntime, step: st.Run) -> None:
     await checkpoint()  # immediate work is done before the loop continues
 
 
-def answering(agent: AgentRuntime, tool: Tool) -> Answer | None:
+def immediate_runner(agent: AgentRuntime, tool: Tool) -> ImmediateRun | None:
     """Return the function that runs allowed calls of a tool if they need no wait.
 
     None for a tool that always waits, and if hooks change results: a result is durable before they run.
     """
     if getattr(tool, "at_hand", None) is None or _has_result_hooks(agent):
         return None
-    return partial(_answered, cast("AnswersAtOnce", tool))
+    return partial(_run_at_once, cast("AnswersAtOnce", tool))
 
 
-async def _answered(
+async def _run_at_once(
     tool: AnswersAtOnce, agent: AgentRuntime, call: ToolCall, grants: tuple[Grant, ...]
 ) -> Sequence[ev.Event]:
     """Return the records of a call, from its start to its end; none if it needs a wait."""
@@ -156,7 +156,7 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     notice(agent.host, agent.name, outcome.notices)
     # Before the commit, so that an effect that a hook refuses never happens
     # (test_a_task_that_a_hook_refuses_never_was).
-    outcome = await vetted(agent, call, outcome)
+    outcome = await checked_by_hooks(agent, call, outcome)
     void = left_stage(call.id, "started")
     events = await _end_of(agent, call, outcome)
     tool = agent.host.ports.tools.get(call.name)
@@ -173,11 +173,11 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
 
 async def _end_of(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> Sequence[ev.Event]:
     """Return the records of the end of a call: its result, and what the outcome changes."""
-    events = (*outcome.events, *await touched(agent, outcome))
+    events = (*outcome.events, *await instruction_events(agent, outcome))
     finished = ev.ToolFinished(
         at=agent.host.clock.now(),
         call=call.id,
-        content=_content(outcome.content),
+        content=_content_blocks(outcome.content),
         is_error=outcome.is_error,
         data=outcome.data,
         ends_turn=outcome.ends_turn,
@@ -186,7 +186,7 @@ async def _end_of(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     return (finished, *events)
 
 
-async def touched(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, ...]:
+async def instruction_events(agent: AgentRuntime, outcome: ToolOutcome) -> tuple[ev.Event, ...]:
     """Return records that queue the instructions about the files that a tool call touched.
 
     They commit with its result.
@@ -208,7 +208,7 @@ def _has_result_hooks(agent: AgentRuntime) -> bool:
     return has("PostToolUse") or has("PostToolUseFailure")
 
 
-def _content(content: str | Sequence[Json]) -> tuple[Json, ...]:
+def _content_blocks(content: str | Sequence[Json]) -> tuple[Json, ...]:
     if isinstance(content, str):
         return ({"type": "text", "text": content},) if content.strip() else ()
     return sendable(content)
@@ -261,7 +261,7 @@ async def _settle(agent: AgentRuntime, call_id: str) -> None:
     seconds = max(0.0, finished.finished_at - finished.started_at)
     by = caller(agent.host, agent.state)
     verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(finished.call, result, seconds, by))
-    failed = await after_failure(agent, finished, seconds)
+    failed = await run_failure_hooks(agent, finished, seconds)
     notice(agent.host, agent.name, verdict.notices)
     settled = ev.ToolSettled(
         at=agent.host.clock.now(),
@@ -279,12 +279,12 @@ async def _settle(agent: AgentRuntime, call_id: str) -> None:
 _EVENTS = ("TaskCreated", "TaskCompleted", "PlanSubmitted")
 
 
-async def vetted(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
+async def checked_by_hooks(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
     """Return the outcome to commit: unchanged, or an error with a hook's reason and no writes."""
     hooks = agent.host.ports.hooks
     if not outcome.writes or not any(hooks.has(event_name) for event_name in _EVENTS):
         return outcome
-    for event in list(_moments(agent, outcome)):
+    for event in list(_hook_events(agent, outcome)):
         if not hooks.has(type(event).__name__):
             continue
         verdict = await hooks.fire(event)
@@ -293,11 +293,11 @@ async def vetted(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> T
         if not reason:
             continue
         ends = (ev.Interrupted(at=agent.host.clock.now(), by=verdict.halt),) if verdict.halt else ()
-        return ToolOutcome(f"{_refused(event)}: {reason} ({verdict.by or 'a hook'})", is_error=True, events=ends)
+        return ToolOutcome(f"{_refusal_text(event)}: {reason} ({verdict.by or 'a hook'})", is_error=True, events=ends)
     return outcome
 
 
-def _moments(
+def _hook_events(
     agent: AgentRuntime, outcome: ToolOutcome
 ) -> Iterator[hk.TaskCreated | hk.TaskCompleted | hk.PlanSubmitted]:
     """Yield the events that the outcome's writes would cause and that hooks may deny."""
@@ -307,14 +307,14 @@ def _moments(
         if not isinstance(write, Put):
             continue
         if write.key.startswith(task_key(host.session, "")):
-            yield from _of_task(agent, Task.model_validate_json(write.value), by)
+            yield from _task_events(agent, Task.model_validate_json(write.value), by)
         elif write.key.startswith(request_key(host.session, "")):
             request = Request.model_validate_json(write.value)
             if request.kind == "plan" and request.status == "pending" and host.board.request(request.id) is None:
                 yield hk.PlanSubmitted(str(request.payload.get("plan", "")), by)
 
 
-def _of_task(agent: AgentRuntime, task: Task, by: hk.Caller) -> Iterator[hk.TaskCreated | hk.TaskCompleted]:
+def _task_events(agent: AgentRuntime, task: Task, by: hk.Caller) -> Iterator[hk.TaskCreated | hk.TaskCompleted]:
     before = agent.host.board.task(task.id)
     if before is None:
         yield hk.TaskCreated(task.id, task.subject, task.description, by)
@@ -322,7 +322,7 @@ def _of_task(agent: AgentRuntime, task: Task, by: hk.Caller) -> Iterator[hk.Task
         yield hk.TaskCompleted(task.id, task.subject, task.description, task.result or "", by)
 
 
-def _refused(event: hk.HookEvent) -> str:
+def _refusal_text(event: hk.HookEvent) -> str:
     match event:
         case hk.TaskCreated():
             return f"The task {event.subject!r} is not created"
@@ -332,7 +332,7 @@ def _refused(event: hk.HookEvent) -> str:
             return "The plan is rejected by a policy, and nobody was asked. Change it and submit it again"
 
 
-async def after_failure(agent: AgentRuntime, call: CallState, seconds: float) -> hk.MomentVerdict:
+async def run_failure_hooks(agent: AgentRuntime, call: CallState, seconds: float) -> hk.MomentVerdict:
     """Run the PostToolUseFailure hooks for a failed call."""
     hooks = agent.host.ports.hooks
     if not call.is_error or not hooks.has("PostToolUseFailure"):

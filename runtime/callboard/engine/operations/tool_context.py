@@ -24,7 +24,7 @@ from callboard.types.events import Event
 from callboard.types.mcp import Elicitation, ElicitationAnswer
 from callboard.types.records import Grant, Request, ToolCall
 
-Answer = Callable[[AgentRuntime, ToolCall, tuple[Grant, ...]], Awaitable[Sequence[Event]]]
+ImmediateRun = Callable[[AgentRuntime, ToolCall, tuple[Grant, ...]], Awaitable[Sequence[Event]]]
 """Function that runs an allowed call with these approved paths, if the call needs no wait. It returns the records of
 the call from its start to its end, or none."""
 

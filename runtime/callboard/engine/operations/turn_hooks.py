@@ -26,8 +26,8 @@ from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
 from callboard.engine.operations.permission_query import permission_query
-from callboard.engine.operations.receive import delivered
-from callboard.engine.operations.skills import ExpandedSkill, expanded, expands, is_prompt, passed_hooks
+from callboard.engine.operations.receive import delivery_blocks
+from callboard.engine.operations.skills import ExpandedSkill, call_after_hooks, expand, has_expansion, is_prompt
 from callboard.engine.operations.tool_context import tool_context
 from callboard.ports.tool import ToolOutcome
 from callboard.types import events as ev
@@ -47,7 +47,7 @@ _SUBAGENT = Injection(kind="subagent-start-hook", text="", source="hook")
 _SESSION = Injection(kind="session-start-hook", text="", source="hook")
 
 
-def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
+def needs_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
     """Return True if hooks run before these envelopes enter the conversation.
 
     Also True if an envelope contains a slash command or may name a file.
@@ -59,15 +59,15 @@ def hooked(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
     return has("EnvelopeDelivered") or (prompts and has("UserPromptSubmit"))
 
 
-def deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+def deliver_with_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     """Run the hooks for each envelope, then add the accepted ones to the conversation."""
     agent.start(
         SKILLS if any(_has_more(agent, envelope) for envelope in envelopes) else PROMPT_HOOKS,
-        partial(_deliver, agent, envelopes),
+        partial(_run_delivery_hooks, agent, envelopes),
     )
 
 
-async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
+async def _run_delivery_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     """Run UserPromptSubmit for each prompt of the user or a schedule, and EnvelopeDelivered for everything accepted.
 
     A blocked prompt never enters the conversation. Slash commands are expanded.
@@ -79,32 +79,32 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
     skills: dict[str, ExpandedSkill] = {}
     for envelope in envelopes:
         if envelope.type in PROMPTS and has("UserPromptSubmit"):
-            submitted = await _submitted(agent, envelope)
+            submitted = await _ask_prompt_hooks(agent, envelope)
             events += submitted
             if any(isinstance(event, ev.EnvelopesDropped) for event in submitted):
                 continue
         if _has_more(agent, envelope):
-            expansion = await _expanded(agent, envelope)
+            expansion = await _expansion_or_drop(agent, envelope)
             if not isinstance(expansion, ExpandedSkill):
                 events.append(expansion)
                 continue
             skills[envelope.id] = expansion
         passed.append(envelope)
         if has("EnvelopeDelivered"):
-            events += await _ask_delivered(agent, envelope)
+            events += await _ask_delivery_hooks(agent, envelope)
     if not passed:
         await agent.record(*events)
         return
-    blocks = await delivered(agent, passed)
+    blocks = await delivery_blocks(agent, passed)
     placed = [
-        (*with_attachments(envelope, block), *_of(skills, envelope).blocks)
+        (*with_attachments(envelope, block), *_expansion_of(skills, envelope).blocks)
         for envelope, block in zip(passed, blocks, strict=True)
     ]
     delivery = ev.EnvelopesDelivered(
         at=now, ids=tuple(e.id for e in passed), blocks=tuple(block for row in placed for block in row)
     )
-    skill_events = [event for envelope in passed for event in _of(skills, envelope).events]
-    writes = [write for envelope in passed for write in _of(skills, envelope).writes]
+    skill_events = [event for envelope in passed for event in _expansion_of(skills, envelope).events]
+    writes = [write for envelope in passed for write in _expansion_of(skills, envelope).writes]
     while True:
         # A reminder can be queued while the hooks run. The record must contain it, or it would be lost.
         before = agent.state.context.injections
@@ -124,21 +124,21 @@ async def _deliver(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
 
 def _has_more(agent: AgentRuntime, envelope: Envelope) -> bool:
     """Return True if the envelope has text to expand, or may name files."""
-    return expands(agent, envelope) or bool(_file_names(agent, envelope))
+    return has_expansion(agent, envelope) or bool(_file_names(agent, envelope))
 
 
-def _of(skills: Mapping[str, ExpandedSkill], envelope: Envelope) -> ExpandedSkill:
+def _expansion_of(skills: Mapping[str, ExpandedSkill], envelope: Envelope) -> ExpandedSkill:
     return skills.get(envelope.id, ExpandedSkill())
 
 
-async def _expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | ev.EnvelopesDropped:
+async def _expansion_or_drop(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | ev.EnvelopesDropped:
     """Return the expansion of a slash command and the named files, or after a failure the record that drops the text.
 
     The user is informed of the failure. An interrupted command is dropped and does not start again by itself.
     """
     try:
-        expansion = await expanded(agent, envelope) if expands(agent, envelope) else ExpandedSkill()
-        files = await _attached(agent, envelope)
+        expansion = await expand(agent, envelope) if has_expansion(agent, envelope) else ExpandedSkill()
+        files = await _attached_files(agent, envelope)
         return expansion.joined(files)
     except (CallboardError, OSError, ValueError) as wrong:
         if isinstance(wrong, NobodyCanAct):
@@ -154,7 +154,7 @@ async def _expanded(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill | 
         raise
 
 
-async def _submitted(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
+async def _ask_prompt_hooks(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
     origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
     prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent.host, agent.state))
     verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
@@ -163,10 +163,10 @@ async def _submitted(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
     now = agent.host.clock.now()
     if blocked:
         return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
-    return _notes(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
+    return _hook_texts(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
 
 
-async def _ask_delivered(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
+async def _ask_delivery_hooks(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
     event = hk.EnvelopeDelivered(
         id=envelope.id,
         type=envelope.type,
@@ -177,10 +177,10 @@ async def _ask_delivered(agent: AgentRuntime, envelope: Envelope) -> list[ev.Eve
     )
     verdict = await agent.host.ports.hooks.fire(event)
     notice(agent.host, agent.name, verdict.notices)
-    return _notes(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
+    return _hook_texts(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
 
 
-def _notes(agent: AgentRuntime, form: Injection, texts: Sequence[str], key: str = "") -> list[ev.Event]:
+def _hook_texts(agent: AgentRuntime, form: Injection, texts: Sequence[str], key: str = "") -> list[ev.Event]:
     """Return injections with texts of hooks for the next user message, each in the tag of its event."""
     now = agent.host.clock.now()
     notes = [form.model_copy(update={"text": text, "key": f"{key}{n}"}) for n, text in enumerate(texts)]
@@ -192,10 +192,10 @@ def _notes(agent: AgentRuntime, form: Injection, texts: Sequence[str], key: str 
 
 async def ask_start_hooks(agent: AgentRuntime, step: st.AskStartHooks) -> None:
     """Run the SessionStart or SubagentStart hooks. Their texts precede the next model call."""
-    agent.start(START_HOOKS, partial(_start_hooks, agent, step.source))
+    agent.start(START_HOOKS, partial(_run_start_hooks, agent, step.source))
 
 
-async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
+async def _run_start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
     host = agent.host
     state = agent.state
     life = (agent.name, state.identity.incarnation)
@@ -212,7 +212,7 @@ async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
     try:
         verdict = await host.ports.hooks.fire(event)
         notice(agent.host, agent.name, verdict.notices)
-        notes = _notes(agent, form, verdict.context)
+        notes = _hook_texts(agent, form, verdict.context)
         if notes:
             await agent.record(*notes)
         finished = True
@@ -224,19 +224,19 @@ async def _start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
 # Results
 
 
-def merge(agent: AgentRuntime, waits: bool) -> None:
+def merge_with_hooks(agent: AgentRuntime, waits: bool) -> None:
     """Run PostToolBatch for the calls of a reply, then add their results to the conversation."""
-    agent.start(BATCH_HOOKS, partial(_batch_hooks, agent, waits))
+    agent.start(BATCH_HOOKS, partial(_run_batch_hooks, agent, waits))
 
 
-async def _batch_hooks(agent: AgentRuntime, waits: bool) -> None:
+async def _run_batch_hooks(agent: AgentRuntime, waits: bool) -> None:
     calls = agent.state.calls
     done = tuple(hk.CallDone(call.call, hk.HookToolResult(call.content, call.is_error, call.data)) for call in calls)
     verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent.host, agent.state)))
     notice(agent.host, agent.name, verdict.notices)
     now = agent.host.clock.now()
     events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
-    events += _notes(agent, _BATCH, verdict.context)
+    events += _hook_texts(agent, _BATCH, verdict.context)
     stopped = verdict.halt or (f"{verdict.by}: {verdict.block}" if verdict.block else "")
     if stopped:
         events.append(ev.Interrupted(at=now, by=stopped))
@@ -248,10 +248,10 @@ async def _batch_hooks(agent: AgentRuntime, waits: bool) -> None:
 
 async def ask_stop_hooks(agent: AgentRuntime, step: st.AskStopHooks) -> None:
     """Run Stop, SubagentStop and TeammateIdle hooks, which decide whether the turn may end."""
-    agent.start(STOP_HOOKS, partial(_stop_hooks, agent))
+    agent.start(STOP_HOOKS, partial(_run_stop_hooks, agent))
 
 
-async def _stop_hooks(agent: AgentRuntime) -> None:
+async def _run_stop_hooks(agent: AgentRuntime) -> None:
     state = agent.state
     turn = state.turn
     if turn is None:
@@ -260,7 +260,7 @@ async def _stop_hooks(agent: AgentRuntime) -> None:
     hooks = agent.host.ports.hooks
     event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
     view = tuple(state.context.conversation.messages)
-    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing(agent), by))
+    verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing_work(agent), by))
     notice(agent.host, agent.name, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     go_on = verdict.go_on
     halt = verdict.halt
@@ -276,7 +276,7 @@ async def _stop_hooks(agent: AgentRuntime) -> None:
     await agent.record(ran, unless=lambda now: now.turn is None or now.turn.id != turn.id)
 
 
-def _ongoing(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
+def _ongoing_work(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
     """Return the agent's work that continues after its turn, and work that starts by itself.
 
     Both are in the documented fields.
@@ -322,7 +322,7 @@ _LINES = late_pattern(r"(.+)#L?(\d+)(?:-L?(\d+))?")
 """A path with lines of the file: `src/app.py#L10-20`."""
 
 
-async def _attached(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
+async def _attached_files(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     """Return the content of the files that the text names, and the records that the agent has read them."""
     blocks: list[Json] = []
     events: list[ev.Event] = []
@@ -356,7 +356,7 @@ async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome |
         first = int(lines[2])
         last = int(lines[3] or first)
         given |= {"offset": max(first, 1), "limit": max(1, last - first + 1)}
-    call = await passed_hooks(agent, ToolCall(id=key, use_id=key, name=_READ, input=given))
+    call = await call_after_hooks(agent, ToolCall(id=key, use_id=key, name=_READ, input=given))
     if isinstance(call, str):
         return ToolOutcome(f"(not read: {call})")
     decision = await ports.judge.judge(permission_query(agent.host, agent.state, call))

@@ -12,7 +12,7 @@ import anyio
 from callboard.core.agent.rules.worktree import MOVE
 from callboard.core.keys import short_id, task_key
 from callboard.core.messaging.envelopes import sending
-from callboard.core.tasks import board as laws
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller
@@ -26,12 +26,12 @@ from callboard.types.messages import Injection
 from callboard.types.records import Envelope
 
 
-async def move(agent: AgentRuntime, step: st.EnterFolder) -> None:
+async def enter_folder(agent: AgentRuntime, step: st.EnterFolder) -> None:
     """Start to prepare the folder, as an operation, because git may be slow."""
-    agent.start(MOVE, partial(_move, agent, step.worktree))
+    agent.start(MOVE, partial(_enter_folder, agent, step.worktree))
 
 
-async def _move(agent: AgentRuntime, name: str) -> None:
+async def _enter_folder(agent: AgentRuntime, name: str) -> None:
     host = agent.host
     text = ""
     folder = ""
@@ -45,14 +45,14 @@ async def _move(agent: AgentRuntime, name: str) -> None:
         try:
             path, text = await host.ports.worktrees.open(name)
         except ToolRefused as gone:
-            await _without(agent, name, bound, str(gone))
+            await _handle_lost_folder(agent, name, bound, str(gone))
             return
         folder = str(path)
     me = agent.state.me
     events: list[ev.Event] = []
     if folder != me.folder:  # an agent that begins its life in a worktree has it in its spec, and in its prompt
         events.append(ev.SpecChanged(at=host.clock.now(), spec=me.model_copy(update={"folder": folder})))
-        text = "\n".join(part for part in (text, _where(name, folder)) if part)
+        text = "\n".join(part for part in (text, _folder_text(name, folder)) if part)
     if text:
         injection = Injection(kind="system-reminder", text=text, key="folder")
         events.append(ev.InjectionQueued(at=host.clock.now(), injection=injection))
@@ -66,7 +66,7 @@ async def _move(agent: AgentRuntime, name: str) -> None:
     host.settle(agent.state)
 
 
-async def _without(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
+async def _handle_lost_folder(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
     """Handle a folder that was lost.
 
     An agent that lives in it ends, the lead too: it must not work in the workspace instead. An agent that worked in it
@@ -76,12 +76,12 @@ async def _without(agent: AgentRuntime, name: str, bound: list[str], reason: str
     if bound:
         await _fail_tasks(agent, bound, reason)
     elif me.kind == "subagent" or me.worktree == name:
-        await _stop(agent, reason)
+        await _stop_agent(agent, reason)
     else:
-        await _leave(agent, name, reason)
+        await _end_turn(agent, name, reason)
 
 
-def _where(name: str, folder: str) -> str:
+def _folder_text(name: str, folder: str) -> str:
     if not name:
         return "Your file and shell tools run in the workspace again."
     return (
@@ -100,7 +100,7 @@ async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None
         events: list[ev.Event] = []
         for row in filter(None, map(host.board.task, held)):
             if holder.holds(row[0]):
-                failed = laws.fail(row[0], holder, now, reason).model_copy(update={"worktree": None})
+                failed = task_rules.fail(row[0], holder, now, reason).model_copy(update={"worktree": None})
                 writes.append(Put(task_key(host.session, failed.id), failed.encode(), expected=row[1]))
                 events.append(ev.TaskHeld(at=now, task=failed.id, subject=failed.subject, held=False))
         text = f"Your task has failed: {reason}. Report that; do not do it in another folder."
@@ -112,7 +112,7 @@ async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None
             await host.refresh(lost.what)  # a row changed meanwhile, for example when the worktree was noted as gone
 
 
-async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
+async def _end_turn(agent: AgentRuntime, name: str, reason: str) -> None:
     """End the turn, because its calls were meant for that folder and must not run in another one.
 
     A message begins the next turn, in the agent's own folder.
@@ -134,7 +134,7 @@ async def _leave(agent: AgentRuntime, name: str, reason: str) -> None:
     await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(host.session, envelope)])
 
 
-async def _stop(agent: AgentRuntime, reason: str) -> None:
+async def _stop_agent(agent: AgentRuntime, reason: str) -> None:
     """End an agent whose own worktree is gone, and inform its lead."""
     host = agent.host
     now = agent.host.clock.now()
@@ -168,11 +168,13 @@ async def unmerged(keeper: WorktreeKeeper | None, session: str) -> tuple[str, ..
     limiter = anyio.CapacityLimiter(AT_ONCE)
     async with anyio.create_task_group() as group:
         for name in trees:
-            group.start_soon(partial(_look, keeper, name, limiter, by_name))
+            group.start_soon(partial(_add_losses, keeper, name, limiter, by_name))
     return tuple(f"{name}: {by_name[name]}" for name in trees if name in by_name)
 
 
-async def _look(keeper: WorktreeKeeper, name: str, limiter: anyio.CapacityLimiter, by_name: dict[str, str]) -> None:
+async def _add_losses(
+    keeper: WorktreeKeeper, name: str, limiter: anyio.CapacityLimiter, by_name: dict[str, str]
+) -> None:
     async with limiter:
         try:
             lost = await keeper.losses(name)

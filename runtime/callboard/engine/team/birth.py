@@ -21,8 +21,8 @@ from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime, Begin
 from callboard.engine.facts import facts_of
-from callboard.engine.operations.mcp_tools import brings
-from callboard.engine.operations.prompt import first_prompt, prompt_set
+from callboard.engine.operations.mcp_tools import has_own_servers
+from callboard.engine.operations.prompt import compose_first_prompt, store_prompt
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import PromptParts
 from callboard.ports.notifier import Latch
@@ -35,7 +35,7 @@ from callboard.types.steps import Step, Wait
 
 
 @dataclass(slots=True)
-class _Birth:
+class _PendingBirth:
     over: Latch = field(default_factory=Latch)
     """Event that is set when the commit has succeeded or failed."""
     agent: AgentRuntime | None = None
@@ -48,19 +48,19 @@ class Births:
         self._host = host
         self._begin = begin
         self._lock_of = lock_of
-        self._births: dict[tuple[str, int], _Birth] = {}
+        self._births: dict[tuple[str, int], _PendingBirth] = {}
 
-    async def bear(self, row: AgentRow, spec: AgentSpec, assignment: Envelope) -> bool:
+    async def create(self, row: AgentRow, spec: AgentSpec, assignment: Envelope) -> bool:
         """Commit the birth, unless the agent exists. Cancellation before the commit leaves nothing.
 
         Return False, and do nothing, for an agent that brings servers: they end with its life, so it begins by itself.
         Raises the exceptions of `Store.commit`: `Conflict` if another process was faster.
         """
         host = self._host
-        if brings(host, spec):
+        if has_own_servers(host, spec):
             return False
-        parts = await first_prompt(host, spec)
-        prompt = await prompt_set(host, parts)
+        parts = await compose_first_prompt(host, spec)
+        prompt = await store_prompt(host, parts)
         # The store finishes a commit although the call was cancelled. Without the shield the agent would not be on the
         # board when the children of the call are stopped, and would work for nobody.
         with anyio.CancelScope(shield=True):
@@ -79,7 +79,7 @@ class Births:
         stream = journal(host.session, row.name, row.incarnation)
         appends = [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
         # The life may begin before this commit returns, because the store reports new rows by itself.
-        birth = self._births[row.name, row.incarnation] = _Birth()
+        birth = self._births[row.name, row.incarnation] = _PendingBirth()
         try:
             await host.commit(
                 Put(agent_key(host.session, row.name), born.encode(), expected=0),
@@ -94,11 +94,13 @@ class Births:
             self._births.pop((row.name, row.incarnation), None)
             raise
         else:
-            birth.agent = self._made(born, state, events, parts)
+            birth.agent = self._runtime_of(born, state, events, parts)
         finally:
             birth.over.set()
 
-    def _made(self, row: AgentRow, state: AgentState, events: tuple[Event, ...], parts: PromptParts) -> AgentRuntime:
+    def _runtime_of(
+        self, row: AgentRow, state: AgentState, events: tuple[Event, ...], parts: PromptParts
+    ) -> AgentRuntime:
         agent = AgentRuntime(self._host, row, state, self._begin, lock=self._lock_of(row))
         agent.has_prompt(parts.system, parts.tools)
         self._host.budgets.join(state)

@@ -32,13 +32,18 @@ from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.loop import live
-from callboard.engine.operations import model_call as thinking
-from callboard.engine.operations.background import end_command, notification, parked_subagent, stopped_subagent
-from callboard.engine.operations.claim_task import take_up
+from callboard.engine.operations import model_call
+from callboard.engine.operations.background import (
+    end_command,
+    notification,
+    parked_subagent_notification,
+    stopped_subagent,
+)
+from callboard.engine.operations.claim_task import align_tasks
 from callboard.engine.operations.cleanup import notify_lead, release_all
 from callboard.engine.operations.elicit import take_back_orphans
-from callboard.engine.operations.mcp_tools import bring, take_along, until_ready
-from callboard.engine.operations.prompt import look_at_birth, set_prompt
+from callboard.engine.operations.mcp_tools import add_own_servers, remove_own_servers, wait_for_servers
+from callboard.engine.operations.prompt import queue_first_reminders, set_prompt
 from callboard.engine.operations.receive import listen, receive_rest
 from callboard.engine.recall import load_spec, recall
 from callboard.engine.runtime import SessionRuntime
@@ -96,46 +101,46 @@ class TeamContext:
     births: Births
     wait_ended: Callable[[str, int], Awaitable[tuple[str, str]]]
     """Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
-    moved_on: Callable[[AgentRuntime | None], None]
+    on_change: Callable[[AgentRuntime | None], None]
     """Called when something happened to an agent, or (None) to all agents."""
 
 
-async def live_once(member: Member, around: TeamContext) -> tuple[str, str]:
+async def live_once(member: Member, team: TeamContext) -> tuple[str, str]:
     """Run an agent from its journal to its end and return (outcome, result).
 
     A life that has ended or is parked is only read.
     """
-    row = member.row = current(around.host, member.row)
-    newborn = await around.births.take(row)
-    agent = newborn or await _recalled(member, around.host)
+    row = member.row = current_row(team.host, member.row)
+    newborn = await team.births.take(row)
+    agent = newborn or await _recalled_agent(member, team.host)
     if not isinstance(agent, AgentRuntime):
         return agent
     member.agent = agent
-    agent.spawner = AgentSpawner(agent, around.births.bear, around.wait_ended)
-    agent.on_wake = partial(around.moved_on, agent)
+    agent.spawner = AgentSpawner(agent, team.births.create, team.wait_ended)
+    agent.on_wake = partial(team.on_change, agent)
     done: list[LifeDone] = []
     try:
         async with anyio.create_task_group() as group:
             agent.group = group
             if newborn is None:
-                await _wake_up(agent, around.pid)
+                await _record_wake_up(agent, team.pid)
             elif agent.state.turn is not None:
-                await look_at_birth(agent)
+                await queue_first_reminders(agent)
             if agent.begins_alone:  # before the first decision, so that the assignment joins the first commit
                 await receive_rest(agent)
             group.start_soon(listen, agent)
             member.awake = True
             member.resumed = False
-            around.moved_on(None)
+            team.on_change(None)
             done.append(await live(agent))
             group.cancel_scope.cancel()
     finally:
         agent.group = None  # an agent that has crashed starts no further operation
-        await take_along(agent)
+        await remove_own_servers(agent)
     return done[0].outcome, done[0].result
 
 
-async def _recalled(member: Member, host: SessionRuntime) -> AgentRuntime | tuple[str, str]:
+async def _recalled_agent(member: Member, host: SessionRuntime) -> AgentRuntime | tuple[str, str]:
     """Return an agent from its journal, or (outcome, result) of a life that is over or parked."""
     row = member.row
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
@@ -150,33 +155,33 @@ async def _recalled(member: Member, host: SessionRuntime) -> AgentRuntime | tupl
     return AgentRuntime(host, row, state, begin, lock=member.lock)
 
 
-def current(host: SessionRuntime, row: AgentRow) -> AgentRow:
+def current_row(host: SessionRuntime, row: AgentRow) -> AgentRow:
     """Return the current row of this life."""
     match = host.board.agent(row.name)
     return match[0] if match is not None and match[0].incarnation == row.incarnation else row
 
 
-async def _wake_up(agent: AgentRuntime, pid: int) -> None:
+async def _record_wake_up(agent: AgentRuntime, pid: int) -> None:
     """Write the first records of this process: the start or the resume, and the prompt in use."""
     now = agent.host.clock.now()
     host = agent.host
     if agent.state.identity.spec is None:
-        await started(agent)
+        await record_start(agent)
         host.budgets.join(agent.state)
     else:
         host.budgets.join(agent.state)
         await agent.record(AgentResumed(at=now, pid=pid))
         await take_back_orphans(host, agent.name)
-        await thinking.remember_sent(agent)
-    await take_up(agent)
-    await bring(agent)
+        await model_call.remember_sent(agent)
+    await align_tasks(agent)
+    await add_own_servers(agent)
     # Calls in progress need the tools of their servers.
     if any(call.call.name.startswith(PREFIX) for call in agent.state.calls):
-        await until_ready(host)
+        await wait_for_servers(host)
     await set_prompt(agent)
 
 
-async def started(agent: AgentRuntime) -> None:
+async def record_start(agent: AgentRuntime) -> None:
     """Write the first record of a journal."""
     host = agent.host
     row = agent.row
@@ -204,20 +209,20 @@ async def may_restart(host: SessionRuntime, member: Member, crash: Exception) ->
     now = host.clock.now()
     member.crashes = [at for at in member.crashes if now - at < RESTART_WINDOW] + [now]
     count = len(member.crashes)
-    reason = _first(crash)
+    reason = _first_error_line(crash)
     log.error("agent crashed", agent=member.row.name, crashes=count, exc_info=crash)
-    if count <= RESTARTS and not _damaged(crash):
+    if count <= RESTARTS and not _is_damaged(crash):
         again_at = now + BACK_OFF * 2 ** (count - 1)
-        await _written(host, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
+        await _record_crash(host, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
         # Meanwhile the row states that the agent is starting, and since when
         # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
         await host.clock.sleep_until(again_at)
         return True
-    await _park(host, member, AgentCrashed(at=now, why=str(crash) if _damaged(crash) else reason, count=count))
+    await _park(host, member, AgentCrashed(at=now, why=str(crash) if _is_damaged(crash) else reason, count=count))
     host.budgets.leave(member.row.name, member.row.incarnation)
     member.result = (
         "failed",
-        f"{member.row.name} crashed {count} times: {reason}" if not _damaged(crash) else str(crash),
+        f"{member.row.name} crashed {count} times: {reason}" if not _is_damaged(crash) else str(crash),
     )
     return False
 
@@ -227,7 +232,7 @@ async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> No
 
     The commit frees the agent's tasks, withdraws its requests, and stops its subagents.
     """
-    row = current(host, member.row)
+    row = current_row(host, member.row)
     note = f"{member.row.name} crashed and is parked"
     state = await _state(host, row)
     cause = spoken(state) if state is not None and state.identity.spec is not None else "tool"
@@ -240,7 +245,7 @@ async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> No
         returned = release_all(host, row, note)
         alarm = notify_lead(host, row, text, status="crashed", at=crash.at, cause=cause)
         try:
-            await _written(host, member, (*ended, crash), [*returned, *mail, *alarm])
+            await _record_crash(host, member, (*ended, crash), [*returned, *mail, *alarm])
             return
         except Conflict as lost:
             # Other agents may change the tasks and requests at the same time
@@ -248,13 +253,15 @@ async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> No
             await host.refresh(lost.what)
 
 
-async def _written(host: SessionRuntime, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()) -> None:
+async def _record_crash(
+    host: SessionRuntime, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()
+) -> None:
     """Write the crash, the events before it, the row and `writes` in one commit, under the agent's lock.
 
     The crashed life of the agent has freed the lock. Raises the exceptions of `Store.commit`.
     """
     with AgentLockHolder(member.lock) as holder:
-        await _write(host, current(host, member.row), holder, events=events, writes=writes)
+        await _write(host, current_row(host, member.row), holder, events=events, writes=writes)
 
 
 async def _write(
@@ -302,8 +309,8 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
     try:
         return await work
     except BaseException as raised:
-        stops = _fatal(raised)
-        (crash, cancelled) = _parted(raised)
+        stops = _fatal_error(raised)
+        (crash, cancelled) = _crash_and_cancellation(raised)
         if stops is not None:
             raise stops from raised
         # If both happened, the crash must not replace the cancellation that closes the session.
@@ -315,37 +322,37 @@ async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
         return crash
 
 
-def _fatal(crash: BaseException) -> NobodyCanAct | None:
+def _fatal_error(crash: BaseException) -> NobodyCanAct | None:
     """Return the error in a crash that stops everything, if there is one."""
     if isinstance(crash, NobodyCanAct):
-        return None if _damaged(crash) else crash
-    fatal_errors = (_fatal(inner) for inner in _inside(crash))
+        return None if _is_damaged(crash) else crash
+    fatal_errors = (_fatal_error(inner) for inner in _grouped_errors(crash))
     return next((error for error in fatal_errors if error is not None), None)
 
 
-def _damaged(crash: BaseException) -> bool:
+def _is_damaged(crash: BaseException) -> bool:
     """Return True if the agent's own journal is damaged: its team continues without it."""
     return isinstance(crash, SessionUnreadable) and not crash.newer
 
 
-def _parted(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
+def _crash_and_cancellation(raised: BaseException) -> tuple[Exception | None, BaseException | None]:
     """Split an exception into its crash and its cancellation or exit: both are set if they happened together."""
     if isinstance(raised, Exception):
         return raised, None
-    inside = [_parted(inner) for inner in _inside(raised)]
+    inside = [_crash_and_cancellation(inner) for inner in _grouped_errors(raised)]
     if not inside:
         return None, raised
     crash = next((fault for fault, _ in inside if fault is not None), None)
     return crash, next((end for _, end in inside if end is not None), None)
 
 
-def _first(crash: BaseException) -> str:
+def _first_error_line(crash: BaseException) -> str:
     """Return the first exception of a crash, in one line."""
-    inside = _inside(crash)
-    return _first(inside[0]) if inside else f"{type(crash).__name__}: {crash}"
+    inside = _grouped_errors(crash)
+    return _first_error_line(inside[0]) if inside else f"{type(crash).__name__}: {crash}"
 
 
-def _inside(crash: BaseException) -> tuple[BaseException, ...]:
+def _grouped_errors(crash: BaseException) -> tuple[BaseException, ...]:
     """Return the exceptions of a group; none for any other exception."""
     if isinstance(crash, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", crash).exceptions
@@ -375,17 +382,17 @@ async def end_commands(
     with anyio.move_on_after(COMMANDS_GRACE):
         async with anyio.create_task_group() as group:
             for began in commands:
-                group.start_soon(partial(_end, host, began, ended))
+                group.start_soon(partial(_end_logged, host, began, ended))
     records = [ended[command.id] for command in running if command.id in ended]
     mail = [
-        (parked_subagent if command.agent else notification)(row, command, ended[command.id], PARKED)
+        (parked_subagent_notification if command.agent else notification)(row, command, ended[command.id], PARKED)
         for command in running
         if command.id in ended
     ]
     return records, [sending(host.session, envelope) for envelope in mail]
 
 
-async def _end(host: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
+async def _end_logged(host: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
     try:
         ended[began.id] = await end_command(host, began)
     except Exception:  # the parking must not fail for this reason
@@ -415,7 +422,7 @@ async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: 
         await member.gone.wait()
     if member.agent is not None:
         member.agent.retire()
-    row = current(host, member.row)
+    row = current_row(host, member.row)
     with anyio.move_on_after(SETTLING):
         # Each attempt continues from the journal
         # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
@@ -432,7 +439,7 @@ async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: 
 
 async def _settle(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Settle a stopped life from its journal, once none of its operations runs."""
-    row = current(host, member.row)
+    row = current_row(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)
     if state.lifecycle.ended is not None:
         return state.lifecycle.ended.outcome, state.lifecycle.ended.result
@@ -443,7 +450,7 @@ async def _settle(host: SessionRuntime, member: Member, order: StopAsked, pid: i
         # It was killed before its first record, and still owes its lead a report
         # (test_a_teammate_that_is_killed_before_its_first_record_is_reported_to_the_lead).
         if state.identity.spec is None:
-            await started(agent)
+            await record_start(agent)
         await receive_rest(agent)  # an assignment that it never read is owed a report too
         resumed = AgentResumed(at=order.at, pid=pid)
         # An earlier attempt may have recorded the order before it crashed.
@@ -466,11 +473,11 @@ async def _end_lost_life(host: SessionRuntime, row: AgentRow, order: StopAsked) 
     ended = {"life": "stopped", "outcome": "stopped", "waiting_for": "", "since": order.at}
     note = f"{row.name} was ended by {order.by}"
     while True:
-        buried = current(host, row).model_copy(update=ended)
+        ended_row = current_row(host, row).model_copy(update=ended)
         writes = release_all(host, row, note)
         writes += notify_lead(host, row, unreported_end(row.name, note), status="stopped", at=order.at)
         try:
-            await host.commit(Put(agent_key(host.session, row.name), buried.encode()), *writes)
+            await host.commit(Put(agent_key(host.session, row.name), ended_row.encode()), *writes)
             return
         except Conflict as lost:
             await host.refresh(lost.what)

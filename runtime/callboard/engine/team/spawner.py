@@ -34,16 +34,16 @@ from callboard.types.records import AgentRow, Budget, Envelope, Usage
 
 WaitEnded = Callable[[str, int], Awaitable[tuple[str, str]]]
 """Function (name, incarnation) that waits for the end of a life and returns (outcome, result)."""
-Bear = Callable[[AgentRow, AgentSpec, Envelope], Awaitable[bool]]
+CreateSubagent = Callable[[AgentRow, AgentSpec, Envelope], Awaitable[bool]]
 """Function (row, spec, assignment) that commits a birth, or returns False for an agent that begins by itself."""
 
 
 class AgentSpawner:
     """Creator of agents for one agent. Implements the port `Spawner`."""
 
-    def __init__(self, agent: AgentRuntime, bear: Bear, wait_ended: WaitEnded) -> None:
+    def __init__(self, agent: AgentRuntime, create: CreateSubagent, wait_ended: WaitEnded) -> None:
         self._agent = agent
-        self._bear = bear
+        self._create_newborn = create
         self._wait_ended = wait_ended
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
@@ -234,8 +234,8 @@ class AgentSpawner:
         now = host.clock.now()
         try:
             assignment = self._assignment(spec, prompt, call, now=now, incarnation=1)
-            if not await self._bear(self._row(spec, 1, now), spec, assignment):
-                with anyio.CancelScope(shield=True):  # for the reason in `Births.bear`
+            if not await self._create_newborn(self._row(spec, 1, now), spec, assignment):
+                with anyio.CancelScope(shield=True):  # for the reason in `Births.create`
                     await host.commit(*self._writes(spec, prompt, call, now=now, incarnation=1, revision=0))
         except Conflict:
             await host.refresh(agent_key(host.session, spec.name))

@@ -279,7 +279,7 @@ class Team:
 
     def _moved_on(self, agent: AgentRuntime | None) -> None:
         if agent is not None:
-            self.offers.moved_on(agent)
+            self.offers.handle_agent(agent)
             # During a turn nothing is quiet: waiters need not check.
             if agent.state.turn is not None and not self.host.pausing:
                 return
@@ -340,7 +340,7 @@ class Team:
             if member.killed:  # a late commit of a killed life failed: the life is already settled
                 return
             member.awake = False
-            self.offers.offer()  # other agents may take the task that was offered to it
+            self.offers.offer_tasks()  # other agents may take the task that was offered to it
             if not await may_restart(self.host, member, lived):
                 return
 
@@ -458,7 +458,7 @@ class Team:
                 self._overdue_shutdown(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
-            self.offers.changed(name)
+            self.offers.handle_task(name)
             found_task = self.host.board.task(name)
             self._free_stranded([found_task[0]] if found_task is not None else [])
         elif kind == "schedule":

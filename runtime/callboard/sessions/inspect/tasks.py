@@ -15,7 +15,7 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import one_by_id, short_id, task_key
 from callboard.core.messaging.envelopes import sending
-from callboard.core.tasks import board as laws
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import PERSON, Tasks, by_id, takes_tasks
 from callboard.core.tasks.format import reassigned_text
 from callboard.engine.row_cache import RowCache
@@ -95,9 +95,9 @@ class TaskInspector:
             updated_at=now,
         )
         with as_person():
-            task = laws.create(new, self.tasks())
+            task = task_rules.create(new, self.tasks())
         if draft.owner:
-            task = laws.assign(task, self._agent(draft.owner), PERSON, now)
+            task = task_rules.assign(task, self._agent(draft.owner), PERSON, now)
         await write_task_as_person(self._store, self._session, task, expected=0)
         return task
 
@@ -108,27 +108,27 @@ class TaskInspector:
         """
         refuse_inside_tool("Assigning a task")
         name = self._agent(agent)
-        return await self._change(task_id, lambda task, now: laws.assign(task, name, PERSON, now))
+        return await self._change(task_id, lambda task, now: task_rules.assign(task, name, PERSON, now))
 
     async def release(self, task_id: str) -> Task:
         """Take a task from its owner, or from the agent for which it is reserved: any agent may claim it."""
         refuse_inside_tool("Releasing a task")
-        return await self._change(task_id, lambda task, now: laws.assign(task, "", PERSON, now))
+        return await self._change(task_id, lambda task, now: task_rules.assign(task, "", PERSON, now))
 
     async def cancel(self, task_id: str) -> Task:
         """Cancel a task that is no longer needed. An agent that has it in progress is asked to stop."""
         refuse_inside_tool("Cancelling a task")
 
         def cancelled(task: Task, now: float) -> Task:
-            free = laws.assign(task, "", PERSON, now) if task.status == "in_progress" else task
-            return laws.cancel(free, PERSON, now)
+            free = task_rules.assign(task, "", PERSON, now) if task.status == "in_progress" else task
+            return task_rules.cancel(free, PERSON, now)
 
         return await self._change(task_id, cancelled)
 
     async def reopen(self, task_id: str) -> Task:
         """Allow another attempt at a failed task."""
         refuse_inside_tool("Reopening a task")
-        return await self._change(task_id, lambda task, now: laws.reopen(task, PERSON, now))
+        return await self._change(task_id, lambda task, now: task_rules.reopen(task, PERSON, now))
 
     def _agent(self, name: str) -> str:
         match = self._board.agent(name)
