@@ -19,8 +19,14 @@ from callboard.core.agent.rules.compaction import compaction
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.stages.summarize import region_edits
-from callboard.core.context.summary.request import riding_text, summary_edits, summary_request
-from callboard.core.context.summary.shared_prefix import MOST_DATA, SharingFacts, replies_behind, rides, riding
+from callboard.core.context.summary.request import shared_prefix_prompt, summary_edits, summary_request
+from callboard.core.context.summary.shared_prefix import (
+    MOST_DATA,
+    SharingFacts,
+    shared_prefix_messages,
+    should_share_prefix,
+    unsummarized_replies,
+)
 from callboard.core.context.view.conversation import held
 from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
@@ -182,8 +188,10 @@ class Replay:
         prompts = summary_request(conv, wanted, MOST_DATA)
         text = summary_of("\n\n".join(prompt.data for prompt in prompts), wanted.max_tokens)
         said: list[Json] = [{"type": "text", "text": text}]
-        if rides(conv, wanted, SharingFacts(self.limits, None, self.state.costs.cache, self.now)):
-            asked = riding(conv, riding_text(wanted, replies_kept=replies_behind(conv, wanted.last)))
+        if should_share_prefix(conv, wanted, SharingFacts(self.limits, None, self.state.costs.cache, self.now)):
+            asked = shared_prefix_messages(
+                conv, shared_prefix_prompt(wanted, replies_kept=unsummarized_replies(conv, wanted.last))
+            )
             return text, self.service.call(asked, said, self.now)
         usage = Usage()
         for prompt in prompts:

@@ -22,16 +22,16 @@ from callboard.core.agent.rules.compaction import (
     models_for_summary,
 )
 from callboard.core.context.cache.tracker import CacheState
-from callboard.core.context.summary.request import riding_text
+from callboard.core.context.summary.request import shared_prefix_prompt
 from callboard.core.context.summary.shared_prefix import (
     MOST_KEPT,
     SharingFacts,
     chunk_tokens,
-    may_ride,
+    may_share_prefix,
     newest_sent,
-    replies_behind,
-    rides,
-    riding,
+    shared_prefix_messages,
+    should_share_prefix,
+    unsummarized_replies,
 )
 from callboard.core.context.view.conversation import Conversation
 from callboard.types import events as ev
@@ -203,7 +203,7 @@ def choice(**more: Any) -> SharingFacts:
 
 def test_a_summary_by_the_same_model_rides_on_a_warm_prefix() -> None:
     view = worked().view
-    assert rides(view, wanted(view), choice())
+    assert should_share_prefix(view, wanted(view), choice())
 
 
 @pytest.mark.parametrize(
@@ -222,53 +222,55 @@ def test_a_summary_by_the_same_model_rides_on_a_warm_prefix() -> None:
 )
 def test_it_does_not_ride_where_the_prefix_would_not_be_found_or_not_fit(asked: Any, more: Any) -> None:
     view = worked().view
-    assert may_ride(view, wanted(view), choice())
-    assert not may_ride(view, wanted(view, **asked), choice(**more))
+    assert may_share_prefix(view, wanted(view), choice())
+    assert not may_share_prefix(view, wanted(view, **asked), choice(**more))
 
 
 def test_the_model_is_told_how_many_of_its_replies_stay_and_does_not_count_too_far() -> None:
     view = worked().view
-    kept = replies_behind(view, 4)
+    kept = unsummarized_replies(view, 4)
     assert kept > 1
-    assert may_ride(view, wanted(view, last=4), choice())
-    assert f"newest {kept} replies" in riding_text(wanted(view, last=4), replies_kept=kept)
-    assert "newest reply" in riding_text(wanted(view), replies_kept=1)
-    assert "stay as they are" not in riding_text(wanted(view), replies_kept=0)
+    assert may_share_prefix(view, wanted(view, last=4), choice())
+    assert f"newest {kept} replies" in shared_prefix_prompt(wanted(view, last=4), replies_kept=kept)
+    assert "newest reply" in shared_prefix_prompt(wanted(view), replies_kept=1)
+    assert "stay as they are" not in shared_prefix_prompt(wanted(view), replies_kept=0)
     longer = worked()
     for _ in range(MOST_KEPT + 1):
         longer.step("ok")
-    assert not may_ride(longer.view, wanted(longer.view, last=view.messages[-1].id), choice())
+    assert not may_share_prefix(longer.view, wanted(longer.view, last=view.messages[-1].id), choice())
 
 
 def test_the_cheaper_is_taken() -> None:
     view = worked().view
     cheap = ModelLimits(price_input=0.1, price_output=0.5)
     dear = ModelLimits(price_input=15.0, price_output=75.0)
-    assert not rides(view, wanted(view), choice(small=cheap))
-    assert rides(view, wanted(view), choice(small=dear))
+    assert not should_share_prefix(view, wanted(view), choice(small=cheap))
+    assert should_share_prefix(view, wanted(view), choice(small=dear))
     cold = choice(small=dear, cache=CacheState(used_at=1_000.0, read=100))
-    assert may_ride(view, wanted(view), cold)
-    assert rides(view, wanted(view), cold)
+    assert may_share_prefix(view, wanted(view), cold)
+    assert should_share_prefix(view, wanted(view), cold)
     barely = OWN.model_copy(update={"price_read": 3.0})
-    assert may_ride(view, wanted(view), choice(own=barely))
-    assert not rides(view, wanted(view), choice(own=barely)), "where reads are no cheaper, the newest exchange is saved"
+    assert may_share_prefix(view, wanted(view), choice(own=barely))
+    assert not should_share_prefix(view, wanted(view), choice(own=barely)), (
+        "where reads are no cheaper, the newest exchange is saved"
+    )
 
 
 def test_nothing_was_sent_before_the_first_reply() -> None:
     assert newest_sent(Session().user(said("go")).view) is None
     assert newest_sent(Conversation()) is None
-    assert not may_ride(Conversation(), wanted(worked().view), choice())
+    assert not may_share_prefix(Conversation(), wanted(worked().view), choice())
 
 
 def test_the_riding_request_is_the_newest_one_with_a_mark_where_it_ended_and_the_question_last() -> None:
     session = Session().user(said("go")).reply(call("a")).user(result("a", "r")).reply(call("b")).user(result("b", "s"))
-    wires = riding(session.view, "SUM UP").copy()
+    wires = shared_prefix_messages(session.view, "SUM UP").copy()
     plain = [message.wire for message in session.view.messages]
     assert wires[:2] == plain[:2]
     assert wires[2] == plain[2][:-3] + b',"cache_control":{"type":"ephemeral"}}]}'
     assert wires[3] == plain[3]
     assert wires[4] == plain[4][:-2] + b',{"type":"text","text":"SUM UP"}]}'
-    between = riding(session.reply(text("done")).view, "SUM UP")
+    between = shared_prefix_messages(session.reply(text("done")).view, "SUM UP")
     assert between[4] == plain[4][:-3] + b',"cache_control":{"type":"ephemeral"}}]}'
     assert between[-1] == b'{"role":"user","content":[{"type":"text","text":"SUM UP"}]}'
 

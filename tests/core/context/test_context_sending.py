@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as hy
 
 from callboard.core.context.cache.breakpoints import marks, with_marks
-from callboard.core.context.summary.shared_prefix import riding
+from callboard.core.context.summary.shared_prefix import shared_prefix_messages
 from callboard.core.context.view.conversation import Conversation, add_assistant, add_user, edited, restored_from
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.messages import FULL, Messages, wire_for
@@ -204,7 +204,7 @@ def test_old_chunks_are_put_together_once_for_a_reader_so_that_a_step_costs_no_m
 
 def test_a_summary_that_rides_and_an_edit_elsewhere_leave_out_the_same() -> None:
     talk = talked([("one", "thought call")] * 40)
-    asked = sent(riding(talk.view, "SUM UP", "two"))
+    asked = sent(shared_prefix_messages(talk.view, "SUM UP", "two"))
     assert not any("thinking" in types for types in kinds(asked))
     cleared = edited(talk.view, [Edit(kind="cleared", message=3, last=3, block=0, text="[cleared]")])
     assert not any("thinking" in types for types in kinds(sent(cleared.messages.pieces(reader="two"))))

@@ -5,7 +5,7 @@ The row decides; the accompanying envelope only wakes the agent.
 
 from __future__ import annotations
 
-from callboard.core.approvals import requests as rules
+from callboard.core.approvals import requests as request_rules
 from callboard.core.approvals.plans import with_word
 from callboard.core.approvals.session_rules import created_rules
 from callboard.core.decoding import read_value
@@ -19,7 +19,7 @@ from callboard.ports.store import Commit, Put, Store, Write
 from callboard.types.errors import Conflict
 from callboard.types.records import AgentRow, Envelope, EnvelopeType, Json, Request, SessionRule
 
-_BELLS: dict[str, EnvelopeType] = {
+_ANSWER_TYPES: dict[str, EnvelopeType] = {
     "plan": "plan_approval_response",
     "permission": "permission_response",
     "shutdown": "shutdown_response",
@@ -45,19 +45,21 @@ async def answer_request(
         if row is None or row.value is None:
             return f"there is no request {request_id} in session {session}"
         request = read_value(Request, row.value, row.key)
-        answered = rules.answer(
+        answered = request_rules.answer(
             request, request.kind, by=answer.by, status=answer.status, reason=answer.reason, now=now
         )
         if isinstance(answered, Request):
-            answered = rules.signed(answered, answer.word.user)
+            answered = request_rules.signed(answered, answer.word.user)
             answered = with_word(request, answered, answer.word, by=answer.by, now=now)
-        if isinstance(answered, Request) and _edits(answered, answer):
+        if isinstance(answered, Request) and _changes_input(answered, answer):
             answered = answered.model_copy(update={"input": answer.input})
-        if isinstance(answered, Request) and (unread := _unread(request, answer)):
+        if isinstance(answered, Request) and (unread := _form_fault(request, answer)):
             return unread
-        ruled = _rules_of(request, answered, answer, now)
-        answered = ruled if isinstance(ruled, rules.AnswerRefusal) else answered
-        outcome = answered if isinstance(answered, Request) else rules.refused(request, answer.by, answered, now)
+        ruled = _created_rules(request, answered, answer, now)
+        answered = ruled if isinstance(ruled, request_rules.AnswerRefusal) else answered
+        outcome = (
+            answered if isinstance(answered, Request) else request_rules.refused(request, answer.by, answered, now)
+        )
         writes: list[Write] = [Put(row.key, outcome.encode(), expected=row.revision)] if outcome else []
         asker = await store.get(agent_key(session, request.asked_by))
         if isinstance(answered, Request) and asker is not None and asker.value is not None:
@@ -65,8 +67,8 @@ async def answer_request(
             # The call that waits passes the answer to a server's question on. A new life of the name gets no answer.
             tells_asker = question_in(request) is None and not request.payload.get("waits")
             if tells_asker and row_of.incarnation == request.incarnation:
-                writes.append(sending(session, _bell(answered, row_of, answer, now)))
-        if not isinstance(ruled, rules.AnswerRefusal):
+                writes.append(sending(session, _answer_envelope(answered, row_of, answer, now)))
+        if not isinstance(ruled, request_rules.AnswerRefusal):
             writes += [Put(rule_key(session, rule.id), rule.encode()) for rule in ruled]
         try:
             await (commit or store.commit)(*writes)
@@ -75,7 +77,7 @@ async def answer_request(
             continue  # the request changed meanwhile: read again; the first answer wins
 
 
-def _unread(request: Request, answer: Answer) -> str:
+def _form_fault(request: Request, answer: Answer) -> str:
     """Return the reason why a text does not answer the question of an MCP server; empty if it does.
 
     The user may answer again.
@@ -85,15 +87,15 @@ def _unread(request: Request, answer: Answer) -> str:
     return f"{request.id}: {reading}" if isinstance(reading, str) and reading else ""
 
 
-def _edits(answered: Request, answer: Answer) -> bool:
+def _changes_input(answered: Request, answer: Answer) -> bool:
     """Return True if the user allowed the call with another input."""
     allowed = (answered.kind, answered.status, answer.by) == ("permission", "approved", "person")
     return allowed and answer.input is not None
 
 
-def _rules_of(
-    request: Request, answered: Request | rules.AnswerRefusal, answer: Answer, now: float
-) -> tuple[SessionRule, ...] | rules.AnswerRefusal:
+def _created_rules(
+    request: Request, answered: Request | request_rules.AnswerRefusal, answer: Answer, now: float
+) -> tuple[SessionRule, ...] | request_rules.AnswerRefusal:
     """Return the session rules that an answer creates, or the reason why it creates none.
 
     A rejected answer creates none.
@@ -101,27 +103,27 @@ def _rules_of(
     if answer.always is None or not isinstance(answered, Request):
         return ()
     if answered.status != "approved":
-        return rules.AnswerRefusal("status", f"{request.id}: only what is allowed can be allowed for always")
+        return request_rules.AnswerRefusal("status", f"{request.id}: only what is allowed can be allowed for always")
     return created_rules(request, answer.always, answer.by, now)
 
 
-def _bell(request: Request, asker: AgentRow, answer: Answer, now: float) -> Envelope:
+def _answer_envelope(request: Request, asker: AgentRow, answer: Answer, now: float) -> Envelope:
     return Envelope(
         id=short_id("env", request.id, request.status, request.revision),
         sender=answer.by,
         recipient=asker.name,
         incarnation=asker.incarnation,
-        type=_BELLS[request.kind],
+        type=_ANSWER_TYPES[request.kind],
         content=answer.reason,
         request_id=request.id,
         reply_to=None if answer.by in ("person", "policy", "runtime") else request_envelope_id(request.id, answer.by),
         cause=answered_as(request, answer.by),
-        metadata={"status": request.status} | _word(answer),
+        metadata={"status": request.status} | _answer_details(answer),
         sent_at=now,
     )
 
 
-def _word(answer: Answer) -> Json:
+def _answer_details(answer: Answer) -> Json:
     """Return the answer for a recording of the session, so that a replay can repeat it."""
     word = answer.word
     edited = {} if answer.input is None else {"input": answer.input}
@@ -144,7 +146,7 @@ async def overdue_request(
     clock = host.clock.now()
     now = max(clock, passed)
     attended = attended or await _has_screen(host)
-    changed = rules.escalate(match[0], now, seconds, _reachable(host, match[0], attended))
+    changed = request_rules.escalate(match[0], now, seconds, _reachable(host, match[0], attended))
     if not isinstance(changed, Request):
         return
     if changed.status == "pending" and changed.expires_at is not None:  # the next approver's time begins by the clock
@@ -161,7 +163,7 @@ async def overdue_request(
     ):
         text = NOBODY_WAITS[changed.kind].format(teammate=changed.payload.get("teammate"))
         refusal = Answer("rejected", "runtime", text)
-        writes.append(sending(host.session, _bell(changed, asker[0], refusal, now)))
+        writes.append(sending(host.session, _answer_envelope(changed, asker[0], refusal, now)))
     try:
         await host.commit(*writes)
     except Conflict as lost:

@@ -44,7 +44,7 @@ Life = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Known:
+class _LifeAccount:
     """Accounts of one incarnation of an agent in the budget tree."""
 
     node: str
@@ -73,7 +73,7 @@ class Budgets:
     def __post_init__(self) -> None:
         self.tree = {SESSION: BudgetNode(SESSION, budget=self.session, began_at=self.awake.now())}
         self.in_force = limited([self.tree[SESSION]])
-        self._lives: dict[Life, _Known] = {}
+        self._lives: dict[Life, _LifeAccount] = {}
         self._newest: dict[str, str] = {}
         """Name of an agent -> node of its newest life."""
         self._waiting: set[Callable[[], None]] = set()
@@ -120,9 +120,9 @@ class Budgets:
             self.in_force = self.in_force or limited([self.tree[spec.name]])
         entry = self._lives.get(life)
         if entry is None:
-            entry = self._meet(state)
+            entry = self._add_life(state)
         elif entry.held is not None:  # it crashed in this process: its reservations are those in its journal
-            self._put(settle(self._line(entry), entry.held, NOTHING))
+            self._put(settle(self._reserved_nodes(entry), entry.held, NOTHING))
             entry.held = None
         entry.seen = Account()
         self.follow(state)
@@ -141,7 +141,7 @@ class Budgets:
                 self._forget(entry.fire)
                 entry.fire = fire
         if self.tree[entry.node].budget is not spec.budget:
-            self._granted(entry.node, spec.budget)
+            self._raise_budget(entry.node, spec.budget)
         account = state.budget.account
         if account is entry.seen:
             return
@@ -149,13 +149,13 @@ class Budgets:
         entry.seen = account
         entry.spent = entry.spent.plus(used)
         if entry.held is not None and entry.held == account.held:
-            self._put(charge(self._line(entry), used))
+            self._put(charge(self._reserved_nodes(entry), used))
         elif entry.held is not None:
             self._settle(entry, used)
         elif used != NOTHING:
-            self._put(charge(path(self.tree, entry.node, *self._fire(entry.fire)), used))
+            self._put(charge(path(self.tree, entry.node, *self._fire_node(entry.fire)), used))
         if account.held is not None and entry.held is None:
-            self._hold(entry, account.held)
+            self._reserve(entry, account.held)
 
     def leave(self, name: str, incarnation: int) -> None:
         """Release the reservations of a life that has ended or is parked.
@@ -173,7 +173,7 @@ class Budgets:
         Empty if none limits the call.
         """
         cause = fire_of(state.turn.cause) if state.turn else ""
-        fire = self._fire(cause) if cause else ()
+        fire = self._fire_node(cause) if cause else ()
         if not self.in_force:  # the row of the schedule, which may have a budget, was just read
             return ()
         entry = self._lives.get((state.me.name, state.identity.incarnation))
@@ -185,7 +185,7 @@ class Budgets:
 
     def of_schedule(self, schedule: str) -> BudgetNode:
         """Return the node of a schedule with the current limits of its row."""
-        return self.tree[self._fire(f"schedule:{schedule}")[0]]
+        return self.tree[self._fire_node(f"schedule:{schedule}")[0]]
 
     # Calls
 
@@ -194,7 +194,7 @@ class Budgets:
         nodes = self.path_of(state)
         refused = fits(nodes, worst, self.awake.now())
         if refused is None and nodes:
-            self._hold(self._lives[state.me.name, state.identity.incarnation], worst)
+            self._reserve(self._lives[state.me.name, state.identity.incarnation], worst)
         return refused
 
     def used(self, state: AgentState, amount: Amount) -> None:
@@ -204,7 +204,7 @@ class Budgets:
         if entry.held is not None:
             self._settle(entry, amount)
         else:
-            self._put(charge(path(self.tree, entry.node, *self._fire(entry.fire)), amount))
+            self._put(charge(path(self.tree, entry.node, *self._fire_node(entry.fire)), amount))
 
     def wake_later(self, wake: Callable[[], None]) -> None:
         """Call `wake` once when there may be room: a call has ended, or a budget was raised."""
@@ -216,7 +216,7 @@ class Budgets:
 
     # The tree
 
-    def _meet(self, state: AgentState) -> _Known:
+    def _add_life(self, state: AgentState) -> _LifeAccount:
         """Return the entry of a life, and add the usage of earlier turns of schedules."""
         spec = state.me
         name = _node(state.me.name, state.identity.incarnation)
@@ -225,9 +225,9 @@ class Budgets:
             self._enlist_anyway(spec, name, state.identity.began_at)
         elif spec.parent is not None:
             self._newest[spec.name] = name
-        entry = self._lives[spec.name, state.identity.incarnation] = _Known(node, Account())
+        entry = self._lives[spec.name, state.identity.incarnation] = _LifeAccount(node, Account())
         for schedule, used in state.budget.account.schedules.items():
-            above = [node_name for node_name in self._fire(schedule) if node_name in self.tree]
+            above = [node_name for node_name in self._fire_node(schedule) if node_name in self.tree]
             own_names = {charged.name for charged in path(self.tree, node)}
             self._put(charge([charged for charged in path(self.tree, *above) if charged.name not in own_names], used))
         if state.budget.account.spent is not NOTHING:
@@ -235,7 +235,7 @@ class Budgets:
             self._put(charge(path(self.tree, node), entry.spent))
         fire = fire_of(state.turn.cause) if state.turn else ""
         if fire:
-            self._fire(fire)
+            self._fire_node(fire)
             self._put([replace(self.tree[fire], spent=self.tree[fire].spent.plus(state.budget.account.fire))])
         entry.fire = fire
         return entry
@@ -251,9 +251,9 @@ class Budgets:
 
     def _schedules_of(self, names: Iterable[str]) -> None:
         for name in names:
-            self._fire(name)
+            self._fire_node(name)
 
-    def _fire(self, name: str) -> tuple[str, ...]:
+    def _fire_node(self, name: str) -> tuple[str, ...]:
         """Return the node of a fire or a schedule with the current limits of its row. Create it if necessary."""
         kind, _, fire_id = name.partition(":")
         if kind == "fire":
@@ -264,12 +264,12 @@ class Budgets:
             return ()
         row = self.board.schedule_row(schedule.removeprefix("schedule:"))
         began = row.created_at if row else None
-        self._limit(schedule, (SESSION,), row.budget if row else Budget(), began)
+        self._set_limit(schedule, (SESSION,), row.budget if row else Budget(), began)
         if kind == "fire":
-            self._limit(name, (schedule,), row.fire_budget if row else Budget())
+            self._set_limit(name, (schedule,), row.fire_budget if row else Budget())
         return (name,)
 
-    def _limit(self, name: str, above: tuple[str, ...], budget: Budget, created_at: float | None = None) -> None:
+    def _set_limit(self, name: str, above: tuple[str, ...], budget: Budget, created_at: float | None = None) -> None:
         node = self.tree.get(name)
         if node is None:
             began_at = self.awake.now() if created_at is None else self.awake.at(created_at)
@@ -283,22 +283,22 @@ class Budgets:
         if node is not None and not node.agents and not node.in_flight:
             del self.tree[fire]
 
-    def _hold(self, entry: _Known, worst: Amount) -> None:
-        nodes = path(self.tree, entry.node, *self._fire(entry.fire))
+    def _reserve(self, entry: _LifeAccount, worst: Amount) -> None:
+        nodes = path(self.tree, entry.node, *self._fire_node(entry.fire))
         entry.held = worst
         entry.line = tuple(node.name for node in nodes)
         self._put(reserve(nodes, worst))
 
-    def _settle(self, entry: _Known, used: Amount) -> None:
+    def _settle(self, entry: _LifeAccount, used: Amount) -> None:
         assert entry.held is not None, "something is held"
-        self._put(settle(self._line(entry), entry.held, used))
+        self._put(settle(self._reserved_nodes(entry), entry.held, used))
         entry.held = None
         self._wake()
 
-    def _line(self, entry: _Known) -> list[BudgetNode]:
+    def _reserved_nodes(self, entry: _LifeAccount) -> list[BudgetNode]:
         return [self.tree[name] for name in entry.line]
 
-    def _granted(self, name: str, budget: Budget) -> None:
+    def _raise_budget(self, name: str, budget: Budget) -> None:
         """Apply a budget that the user raised, and wake the waiting calls."""
         self._put([replace(self.tree[name], budget=budget)])
         self._wake()

@@ -72,7 +72,7 @@ async def recall_budgets(budgets: Budgets, store: Store, session: str, rows: Seq
 
     Does nothing without a budget. Usage that a damaged journal no longer contains is not counted.
     """
-    if not await _matter(budgets, store, session, rows):
+    if not await _is_limited(budgets, store, session, rows):
         return
     above = {row.name: row.parent for row in rows}
     states = [
@@ -89,7 +89,7 @@ async def recall_budgets(budgets: Budgets, store: Store, session: str, rows: Seq
             budgets.leave(state.me.name, state.identity.incarnation)
 
 
-async def _matter(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> bool:
+async def _is_limited(budgets: Budgets, store: Store, session: str, rows: Sequence[AgentRow]) -> bool:
     """Return True if a budget limits further use by this session's agents."""
     if budgets.session != Budget():
         return True

@@ -22,7 +22,7 @@ from callboard.core.messaging.envelopes import sending
 from callboard.core.reports.receipts import Receipt, newest, receipts
 from callboard.engine.recall import PAGE, recall
 from callboard.engine.runtime import SessionRuntime
-from callboard.engine.team.renew import moved
+from callboard.engine.team.renew import moved_mail
 from callboard.ports.store import Put, Record, Store, Write
 from callboard.ports.store_reading import records_of
 from callboard.types.lazy_dataclass import dataclass
@@ -55,10 +55,12 @@ class EndedLife:
 class DeadLetters:
     """Processor of the mailboxes of all ended lives of a session."""
 
-    def __init__(self, host: SessionRuntime, touched: Callable[[], None], start_task: Callable[..., bool]) -> None:
-        """`touched` is called after each change. `start_task` runs a function beside the team."""
+    def __init__(
+        self, host: SessionRuntime, notify_changed: Callable[[], None], start_task: Callable[..., bool]
+    ) -> None:
+        """`notify_changed` is called after each change. `start_task` runs a function beside the team."""
         self._host = host
-        self._touched = touched
+        self._notify_changed = notify_changed
         self._start_task = start_task
         self._lives: dict[tuple[str, int], EndedLife] = {}
         self._recalled = False
@@ -70,7 +72,7 @@ class DeadLetters:
                 if over(life, row):
                     await self.take(row, life)
         self._recalled = True
-        self._touched()
+        self._notify_changed()
 
     async def take(self, row: AgentRow, life: int) -> None:
         """Process the remaining mail of an ended life now, and later mail as it arrives.
@@ -79,10 +81,10 @@ class DeadLetters:
         """
         if row.kind == "subagent" or (row.name, life) in self._lives:
             return
-        life_over = self._lives[row.name, life] = EndedLife(row.name, life)
+        ended = self._lives[row.name, life] = EndedLife(row.name, life)
         stored = await self._host.ports.store.get(dead_key(self._host.session, row.name, life))
         if stored is not None and stored.value is not None:
-            life_over.seen = DeadLetterPosition.model_validate_json(stored.value)
+            ended.seen = DeadLetterPosition.model_validate_json(stored.value)
         else:
             mail = await mail_of_life(self._host.ports.store, self._host.session, row, life)
             unread = [entry.envelope for entry in mail if entry.state == "dead"]
@@ -93,37 +95,37 @@ class DeadLetters:
                 row.incarnation > life
                 or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).lifecycle.renew)
             )
-            await self._see_to(life_over, unread, DeadLetterPosition(position=position, moves=has_next))
-        self._start_task(self._follow, life_over)
+            await self._process_unread(ended, unread, DeadLetterPosition(position=position, moves=has_next))
+        self._start_task(self._follow, ended)
 
     async def empty(self) -> bool:
         """Return True if no unread mail waits to be reported."""
         store = self._host.ports.store
-        for life_over in list(self._lives.values()):
-            if life_over.seen is None or await store.last(self._stream(life_over)) > life_over.seen.position:
+        for ended in list(self._lives.values()):
+            if ended.seen is None or await store.last(self._stream(ended)) > ended.seen.position:
                 return False
         return self._recalled
 
-    async def _follow(self, life_over: EndedLife) -> None:
-        assert life_over.seen is not None, "what was left comes first"
-        async with self._host.ports.store.follow(self._stream(life_over), life_over.seen.position) as records:
+    async def _follow(self, ended: EndedLife) -> None:
+        assert ended.seen is not None, "what was left comes first"
+        async with self._host.ports.store.follow(self._stream(ended), ended.seen.position) as records:
             async for record in records:
                 together = (record, *records.at_hand())
-                unread = [read_envelope(each.data, self._stream(life_over), each.seq) for each in together]
-                await self._see_to(life_over, unread, life_over.seen.model_copy(update={"position": together[-1].seq}))
+                unread = [read_envelope(each.data, self._stream(ended), each.seq) for each in together]
+                await self._process_unread(ended, unread, ended.seen.model_copy(update={"position": together[-1].seq}))
 
-    async def _see_to(self, life_over: EndedLife, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
+    async def _process_unread(self, ended: EndedLife, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
         """Notify the senders or move the mail, and store the new position, in one commit."""
         host = self._host
-        writes, for_person = (moved(host.session, life_over.life, unread), []) if seen.moves else self._letters(unread)
-        key = dead_key(host.session, life_over.name, life_over.life)
+        writes, for_person = (moved_mail(host.session, ended.life, unread), []) if seen.moves else self._letters(unread)
+        key = dead_key(host.session, ended.name, ended.life)
         # The position and the letters are one commit, so that a crash neither loses nor repeats a letter
         # (test_a_crash_round_the_telling_tells_once).
         await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
         for letter in for_person:
             host.mailed(letter)  # on the screen, because a person has no mailbox
-        life_over.seen = seen
-        self._touched()
+        ended.seen = seen
+        self._notify_changed()
 
     def _letters(self, unread: Sequence[Envelope]) -> tuple[list[Write], list[Envelope]]:
         """Return the letters to agents as writes, and the letters to the user."""
@@ -141,11 +143,11 @@ class DeadLetters:
                 for_person.append(dead_letter(dead, 0, now))
         return letters, for_person
 
-    def _stream(self, life_over: EndedLife) -> str:
-        return mailbox(self._host.session, life_over.name, life_over.life)
+    def _stream(self, ended: EndedLife) -> str:
+        return mailbox(self._host.session, ended.name, ended.life)
 
 
-_TELLING = tuple(
+_MAIL_RECORDS = tuple(
     f'"t":"{kind}"'.encode()
     for kind in (
         "envelope_received",
@@ -178,7 +180,7 @@ async def mail_of_life(store: Store, session: str, row: AgentRow, life: int) -> 
     events = [
         read_event(record.data, stream, record.seq)
         for record in await _records(store, stream)
-        if any(mark in record.data for mark in _TELLING)
+        if any(mark in record.data for mark in _MAIL_RECORDS)
     ]
     stream = mailbox(session, row.name, life)
     mail = [read_envelope(record.data, stream, record.seq) for record in await _records(store, stream)]

@@ -36,7 +36,7 @@ from callboard.core.context.summary.request import (
     accept_summary,
     halves,
     prompts_of,
-    riding_text,
+    shared_prefix_prompt,
     summary_edits,
     summary_fault,
     summary_request,
@@ -45,9 +45,9 @@ from callboard.core.context.summary.shared_prefix import (
     ASKING,
     SharingFacts,
     chunk_tokens,
-    replies_behind,
-    rides,
-    riding,
+    shared_prefix_messages,
+    should_share_prefix,
+    unsummarized_replies,
 )
 from callboard.core.context.view.conversation import held, size
 from callboard.core.context.view.tokens import estimate_json
@@ -188,8 +188,8 @@ class _SummaryCalls:
         own = spec.limits_of(model)
         small = spec.limits_of(spec.small_model) if spec.small_model else None
         now = self._agent.host.clock.now()
-        choice = SharingFacts(own, small, state.costs.cache, now, spec.thinking_tokens(model))
-        if rides(state.context.conversation, self._summary, choice):
+        facts = SharingFacts(own, small, state.costs.cache, now, spec.thinking_tokens(model))
+        if should_share_prefix(state.context.conversation, self._summary, facts):
             text = await self._with_shared_prefix()
             if text is not None:
                 return text
@@ -204,9 +204,9 @@ class _SummaryCalls:
         summary = self._summary
         shared, tools = await self._agent.prompt_bytes()
         model = model_in_use(state.model.recovery, state.me)
-        replies = replies_behind(state.context.conversation, summary.last)
-        messages = riding(
-            state.context.conversation, riding_text(summary, replies_kept=replies), reader_of(state.me, model)
+        replies = unsummarized_replies(state.context.conversation, summary.last)
+        messages = shared_prefix_messages(
+            state.context.conversation, shared_prefix_prompt(summary, replies_kept=replies), reader_of(state.me, model)
         )
         # The service caches messages separately for each form of thinking and effort.
         most = summary.max_tokens + state.me.thinking_tokens(model)

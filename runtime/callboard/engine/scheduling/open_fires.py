@@ -47,7 +47,7 @@ from callboard.types.schedules import Fire, Schedule
 
 log = structlog.get_logger("callboard.schedules")
 
-_HEEDED = frozenset(
+_FIRE_EVENTS = frozenset(
     {
         ev.EnvelopeReceived,
         ev.EnvelopesDelivered,
@@ -97,14 +97,15 @@ class OpenFires:
         """Slot -> revision of its row, for slots that a clock ahead of time skipped. Their fires replace these rows."""
         self.failed_at: dict[str, float] = {}
         """Schedule -> end of its newest failed fire (Unix seconds)."""
-        self.handlers: Mapping[type, Callable[[str, ev.Event], None]] = dict.fromkeys(_HEEDED, self._handle_event)
+        self.handlers: Mapping[type, Callable[[str, ev.Event], None]] = dict.fromkeys(_FIRE_EVENTS, self._handle_event)
         """Functions for records of an agent of this process, by class."""
 
     def __iter__(self) -> Iterator[OpenFire]:
         """Iterate over the open fires, oldest first."""
         return iter(
             sorted(
-                self._open.values(), key=lambda followed: (followed.fire.nominal, followed.fire.at, followed.fire.id)
+                self._open.values(),
+                key=lambda open_fire: (open_fire.fire.nominal, open_fire.fire.at, open_fire.fire.id),
             )
         )
 
@@ -116,7 +117,7 @@ class OpenFires:
 
     def of(self, schedule: str) -> list[Fire]:
         """Return the open fires of one schedule, oldest first."""
-        return [followed.fire for followed in self if followed.fire.schedule == schedule]
+        return [open_fire.fire for open_fire in self if open_fire.fire.schedule == schedule]
 
     async def load(self) -> None:
         """Read the history once, before any agent of the session starts. Raises `StoreDamaged`."""
@@ -125,9 +126,9 @@ class OpenFires:
             schedule = row.key.split("/")[2]
             self._keys.setdefault(schedule, deque()).append(row.key)
             self._take(row)
-        for followed in list(self._open.values()):
-            if followed.fire.agent and followed.fire.ended_at is None:
-                followed.course = await self._read_course(followed.fire)
+        for open_fire in list(self._open.values()):
+            if open_fire.fire.agent and open_fire.fire.ended_at is None:
+                open_fire.course = await self._read_course(open_fire.fire)
 
     def _take(self, row: Row) -> None:
         """Apply a row of the history."""
@@ -197,17 +198,17 @@ class OpenFires:
             for event in await events_of(self._host.ports.store, journal(self._host.session, fire.agent, life)):
                 if course.stage == "ended":
                     return course
-                course = course_after(course, event) if type(event) in _HEEDED else course
+                course = course_after(course, event) if type(event) in _FIRE_EVENTS else course
         return course
 
     def _handle_event(self, agent: str, event: ev.Event) -> None:
         """Apply a record of an agent to its open fires."""
-        for followed in self._open.values():
-            if followed.fire.agent != agent or followed.course is None or followed.course.stage == "ended":
+        for open_fire in self._open.values():
+            if open_fire.fire.agent != agent or open_fire.course is None or open_fire.course.stage == "ended":
                 continue
-            course = course_after(followed.course, event)
-            moved = course.stage != followed.course.stage
-            followed.course = course
+            course = course_after(open_fire.course, event)
+            moved = course.stage != open_fire.course.stage
+            open_fire.course = course
             if moved:
                 self._moved()
 
@@ -215,10 +216,10 @@ class OpenFires:
         """Return the writes of new or changed fires."""
         writes: list[Write] = []
         for fire in fires:
-            followed = self._open.get(fire.id)
+            open_fire = self._open.get(fire.id)
             key = fire_key(self._host.session, fire.schedule, fire.id)
             # Of two processes that fire the same slot, only one can commit.
-            expected = followed.revision if followed else self._void.get(fire.id, 0)
+            expected = open_fire.revision if open_fire else self._void.get(fire.id, 0)
             writes.append(Put(key, fire.encode(), expected=expected))
         return writes
 
@@ -241,23 +242,23 @@ class OpenFires:
             keys.remove(write.key)
             return
         fire = Fire.model_validate_json(write.value)
-        followed = self._open.get(fire.id)
-        if followed is None and write.key not in keys:
+        open_fire = self._open.get(fire.id)
+        if open_fire is None and write.key not in keys:
             keys.append(write.key)
         if not unended(fire):
             self._open.pop(fire.id, None)
             if fire.outcome in ("failed", "timed_out"):
                 self.failed_at[fire.schedule] = fire.ended_at or 0.0
             return
-        followed = self._open.setdefault(fire.id, OpenFire(fire, revision))
+        open_fire = self._open.setdefault(fire.id, OpenFire(fire, revision))
         sent = fire.agent and fire.ended_at is None
         begun = envelope_id(fire)
         if not sent:
-            followed.course = None
-        elif followed.course is None or followed.course.envelope != begun:
-            followed.course = FireProgress(begun)
-        followed.fire = fire
-        followed.revision = revision
+            open_fire.course = None
+        elif open_fire.course is None or open_fire.course.envelope != begun:
+            open_fire.course = FireProgress(begun)
+        open_fire.fire = fire
+        open_fire.revision = revision
 
 
 class FireSettler:
@@ -267,24 +268,24 @@ class FireSettler:
         self._host = host
         self._fires = fires
 
-    async def tend(self, now: float) -> None:
+    async def advance(self, now: float) -> None:
         """Do everything that is due by `now`, by time or by the journals.
 
         Raises the exceptions of `Store.commit` except conflicts.
         """
-        for followed in list(self._fires):
-            await self._tend(followed, now)
+        for open_fire in list(self._fires):
+            await self._advance(open_fire, now)
         # Collected once: of a thousand missed slots that wait for each other, each would look at all others.
-        busy = {followed.fire.schedule for followed in self._fires if not is_held(followed.fire)}
-        for followed in list(self._fires):
-            fire = followed.fire
+        busy = {open_fire.fire.schedule for open_fire in self._fires if not is_held(open_fire.fire)}
+        for open_fire in list(self._fires):
+            fire = open_fire.fire
             is_due = is_held(fire) or self._retry_is_due(fire, now)
             if fire.id in self._fires and is_due and await self._send(fire, now, waits=fire.schedule in busy):
                 busy.add(fire.schedule)
 
     def next_time(self) -> float | None:
         """Return the next time at which something is due (Unix seconds); None: never."""
-        times = [at for followed in self._fires if (at := self._due_at(followed)) is not None]
+        times = [at for open_fire in self._fires if (at := self._due_at(open_fire)) is not None]
         return min(times, default=None)
 
     async def commit(self, *writes: Write) -> bool:
@@ -302,55 +303,55 @@ class FireSettler:
         self._host.listeners.on_change("fire", "")
         return True
 
-    def _due_at(self, followed: OpenFire) -> float | None:
-        next_try = retry_at(followed.fire)
+    def _due_at(self, open_fire: OpenFire) -> float | None:
+        next_try = retry_at(open_fire.fire)
         if next_try is not None:
             return next_try
-        schedule = self._schedule(followed.fire)
-        course = followed.course
-        if schedule is None or schedule.deadline is None or followed.fire.outcome != "running":
+        schedule = self._schedule(open_fire.fire)
+        course = open_fire.course
+        if schedule is None or schedule.deadline is None or open_fire.fire.outcome != "running":
             return None
         if course is None or not course.own:  # it joined the turn of another prompt, and must not end that turn
             return None
         time = self._host.awake
-        return self._host.clock.now() + followed.began_awake(time) + schedule.deadline - time.now()
+        return self._host.clock.now() + open_fire.began_awake(time) + schedule.deadline - time.now()
 
     def _schedule(self, fire: Fire) -> Schedule | None:
         return self._host.board.schedule_row(fire.schedule)
 
-    async def _tend(self, followed: OpenFire, now: float) -> None:
+    async def _advance(self, open_fire: OpenFire, now: float) -> None:
         """Apply the changes of a fire that come from its journal, the end of its schedule, or its deadline."""
-        course = self._course(followed, now)
+        course = self._progress(open_fire, now)
         if course is not None and course.stage == "ended":
-            await self._settle(followed.fire, course)
-        elif course is not None and course.stage == "running" and followed.fire.began_at != course.began_at:
-            await self.commit(*self._fires.puts(running(followed.fire, course)))
-        elif course is None and self._gone(followed.fire):
-            schedule = self._schedule(followed.fire)
+            await self._settle(open_fire.fire, course)
+        elif course is not None and course.stage == "running" and open_fire.fire.began_at != course.began_at:
+            await self.commit(*self._fires.puts(running(open_fire.fire, course)))
+        elif course is None and self._is_over(open_fire.fire):
+            schedule = self._schedule(open_fire.fire)
             reason = f"the schedule was {schedule.state}" if schedule else "the schedule is gone"
-            await self.commit(*self._fires.puts(_closed(followed.fire, "skipped", reason, now)))
-        due = self._due_at(followed)
-        if followed.fire.outcome == "running" and due is not None and due <= now:
-            schedule = self._schedule(followed.fire)
+            await self.commit(*self._fires.puts(_closed(open_fire.fire, "skipped", reason, now)))
+        due = self._due_at(open_fire)
+        if open_fire.fire.outcome == "running" and due is not None and due <= now:
+            schedule = self._schedule(open_fire.fire)
             seconds = schedule.deadline if schedule and schedule.deadline is not None else 0.0
-            over = followed.fire.model_copy(
+            over = open_fire.fire.model_copy(
                 update={"outcome": "timed_out", "why": f"it ran for more than {seconds:g} s"}
             )
-            await self.commit(*self._fires.puts(over), *ending(self._host, followed.fire, now))
+            await self.commit(*self._fires.puts(over), *ending(self._host, open_fire.fire, now))
 
-    def _course(self, followed: OpenFire, now: float) -> FireProgress | None:
+    def _progress(self, open_fire: OpenFire, now: float) -> FireProgress | None:
         """Return the progress from the journal. If the agent no longer exists, the fire has ended."""
-        course = followed.course
-        if course is None or course.stage == "ended" or followed.fire.agent == "lead":
+        course = open_fire.course
+        if course is None or course.stage == "ended" or open_fire.fire.agent == "lead":
             return course
-        row = self._host.board.agent(followed.fire.agent)
+        row = self._host.board.agent(open_fire.fire.agent)
         if row is not None and row[0].life not in ("stopped", "crashed"):
             return course
         crashed = row is not None and row[0].life == "crashed"
         reason = "its agent has crashed, and is parked" if crashed else "its agent has ended"
         return replace(course, stage="ended", ended_at=now, reason="crashed" if crashed else "stopped", why=reason)
 
-    def _gone(self, fire: Fire) -> bool:
+    def _is_over(self, fire: Fire) -> bool:
         """Return True if no part of the fire runs and its schedule no longer fires.
 
         A fire that a user started continues in any case.
@@ -362,17 +363,17 @@ class FireSettler:
         """Record the end of a fire in the history, with its effects, in one commit."""
         host = self._host
         match = host.board.schedule(fire.schedule)
-        over = ended(fire, course, match[0] if match else None, self._used(fire, course))
+        over = ended(fire, course, match[0] if match else None, self._usage(fire, course))
         writes = self._fires.puts(over)
         if match is not None and not unended(over):
-            writes += self._after(match[0], match[1], over, course)
+            writes += self._schedule_writes(match[0], match[1], over, course)
         if over.outcome == "done" or (is_failure(over.outcome, course) and not unended(over)):
             writes += self._result_mail(fire, over, course)
         await self.commit(*writes)
         if over.outcome not in ("done", "waiting"):
             log.warning("a fire ended", fire=fire.id, outcome=over.outcome, why=over.why)
 
-    def _after(self, schedule: Schedule, revision: int, over: Fire, course: FireProgress) -> list[Write]:
+    def _schedule_writes(self, schedule: Schedule, revision: int, over: Fire, course: FireProgress) -> list[Write]:
         """Return the write of the schedule's row after this end; none if it is unchanged."""
         row, reason = after(schedule, over, course)
         if row is schedule:
@@ -396,7 +397,7 @@ class FireSettler:
             note_for_lead(self._host, schedule, f"result {envelope_id(fire)}", message, result=over.outcome == "done")
         ]
 
-    def _used(self, fire: Fire, course: FireProgress) -> Amount:
+    def _usage(self, fire: Fire, course: FireProgress) -> Amount:
         """Return the usage of the turn and of the known agents that it started."""
         node = self._host.budgets.tree.get(f"fire:{envelope_id(fire)}")
         return node.spent if node is not None and node.spent.steps > course.used.steps else course.used
@@ -413,7 +414,7 @@ class FireSettler:
         `waits`: another fire of its schedule has not ended. A held fire waits then, unless its schedule is `parallel`.
         """
         schedule = self._schedule(fire)
-        if schedule is None or self._gone(fire):
+        if schedule is None or self._is_over(fire):
             return False
         is_retry = fire.ended_at is not None
         if waits and not is_retry and not is_by_hand(fire) and schedule.overlap != "parallel":

@@ -35,7 +35,7 @@ log = structlog.get_logger("callboard.schedules")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Timing:
     """Facts derived from a schedule's row, kept until the row changes."""
 
     revision: int
@@ -62,7 +62,7 @@ class SessionScheduler:
     def __init__(self, host: SessionRuntime) -> None:
         self._host = host
         self._changed = Notifier()
-        self._known: dict[str, _Known] = {}
+        self._timings: dict[str, _Timing] = {}
         self.fires = OpenFires(host, self.handle_change)
         self._settling = FireSettler(host, self.fires)
 
@@ -101,7 +101,7 @@ class SessionScheduler:
         while True:
             changes = self._changed.changes
             now = self._host.clock.now()
-            await self._settling.tend(now)
+            await self._settling.advance(now)
             # Before the fires, because a last slot in the future would prevent all of them
             # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
             await self._correct(now)
@@ -171,20 +171,20 @@ class SessionScheduler:
         An unreadable schedule is due at once, to be paused.
         """
         try:
-            timing = self._look(schedule)
+            timing = self._timing_of(schedule)
         except CronInvalid:
             return 0.0
         return timing.wake if timing is not None else None
 
     def _when(self, schedule: Schedule) -> When | None:
-        timing = self._look(schedule)
+        timing = self._timing_of(schedule)
         return timing.when if timing is not None else None
 
-    def _look(self, schedule: Schedule) -> _Known | None:
+    def _timing_of(self, schedule: Schedule) -> _Timing | None:
         match = self._host.board.schedule(schedule.id)
         if match is None:
             return None
-        timing = self._known.get(schedule.id)
+        timing = self._timings.get(schedule.id)
         revision = match[1]
         if timing is not None and timing.revision == revision:
             return timing
@@ -196,8 +196,8 @@ class SessionScheduler:
                 raise
             return None
         wake = next_wake(match[0], not_before=self._not_before(match[0]), when=when)
-        self._known[schedule.id] = _Known(revision, text, when, wake)
-        return self._known[schedule.id]
+        self._timings[schedule.id] = _Timing(revision, text, when, wake)
+        return self._timings[schedule.id]
 
     def _not_before(self, schedule: Schedule) -> float:
         """Return the end of the wait after failures.
@@ -242,7 +242,7 @@ class SessionScheduler:
         schedule, revision = match
         try:
             when = self._when(schedule) or when_of(schedule)
-            decided_on = due(schedule, now, not_before=self._not_before(schedule), when=when)
+            due_slots = due(schedule, now, not_before=self._not_before(schedule), when=when)
             reason = over(schedule, now, when=when)
         except CronInvalid as unreadable:
             await self._pause(schedule, str(unreadable), wakes=True)
@@ -250,88 +250,92 @@ class SessionScheduler:
         if reason:
             await self._change(schedule_id, {"state": "ended", "paused_why": reason})
             return
-        if decided_on.last_slot == schedule.last_slot:
+        if due_slots.last_slot == schedule.last_slot:
             return
         decision = _Decision(schedule, revision, when, now, [], [])
-        update = await self._decide(decision, decided_on)
+        update = await self._decide(decision, due_slots)
         row = schedule.model_copy(update=update)
         key = schedule_key(self._host.session, schedule_id)
         history = [*self.fires.puts(*decision.fires), *self.fires.pruning(schedule_id, len(decision.fires))]
         await self._settling.commit(Put(key, row.encode(), expected=revision), *decision.writes, *history)
 
-    async def _decide(self, on: _Decision, due_now: DueSlots) -> dict[str, object]:
+    async def _decide(self, decision: _Decision, due_now: DueSlots) -> dict[str, object]:
         """Add the outcome of each slot to the decision, and return the changes of the schedule's row."""
-        schedule = on.schedule
+        schedule = decision.schedule
         update = dict[str, object](last_slot=due_now.last_slot)
         if due_now.missed is not None:
-            await self._miss(on, due_now.missed, due_now.passed)
+            await self._record_missed(decision, due_now.missed, due_now.passed)
         slots = [slot for slot in due_now.slots if not await self.fires.is_decided(schedule.id, slot.id)]
         reason = used_up_schedule(self._host, schedule) if slots else ""
         if reason:
-            on.fires += [
-                decided(self._host.session, slot, now=on.now, outcome="refused", reason=reason) for slot in slots
+            decision.fires += [
+                decided(self._host.session, slot, now=decision.now, outcome="refused", reason=reason) for slot in slots
             ]
-            on.writes.append(
-                note_for_lead(self._host, schedule, f"paused {on.revision}", _paused_words(schedule, reason))
+            decision.writes.append(
+                note_for_lead(self._host, schedule, f"paused {decision.revision}", _paused_words(schedule, reason))
             )
             return {**update, "state": "paused", "paused_why": reason}
-        slots, refused = await self._passed(on, slots)
+        slots, refused = await self._after_hooks(decision, slots)
         admitted = admit(schedule, slots, self.fires.of(schedule.id))
-        fired = await self._admit(on, admitted)
+        fired = await self._apply_admitted(decision, admitted)
         fires = schedule.fires + fired
         update |= {"fires": fires, **refused}
-        if one_shot(schedule, on.when):
-            update |= {"state": "fired"} if fired else {"state": "ended", "paused_why": _why_not(on.fires)}
+        if one_shot(schedule, decision.when):
+            update |= {"state": "fired"} if fired else {"state": "ended", "paused_why": _end_reason(decision.fires)}
         elif schedule.max_runs is not None and fires >= schedule.max_runs:
             update |= {"state": "ended", "paused_why": f"it has fired {fires} times, as often as it may (max_runs)"}
         return update
 
-    async def _miss(self, on: _Decision, first: Slot, count: int) -> None:
+    async def _record_missed(self, decision: _Decision, first: Slot, count: int) -> None:
         """Record skipped slots in the history, all in one row. The lead is informed of a missed one-shot."""
-        schedule = on.schedule
-        late = on.now - first.nominal
+        schedule = decision.schedule
+        late = decision.now - first.nominal
         reason = f"{rough_duration(late)} late: nothing ran that would fire it (misfire {schedule.misfire})"
         log.warning("missed", schedule=schedule.id, slot=first.id, slots=count, why=reason)
         if not await self.fires.is_decided(schedule.id, first.id):
-            on.fires.append(
-                decided(self._host.session, first, now=on.now, outcome="missed", reason=reason, missed=max(1, count))
+            decision.fires.append(
+                decided(
+                    self._host.session, first, now=decision.now, outcome="missed", reason=reason, missed=max(1, count)
+                )
             )
-        if one_shot(schedule, on.when):
+        if one_shot(schedule, decision.when):
             message = (
                 f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) was missed and does not run: {reason}"
             )
-            on.writes.append(note_for_lead(self._host, schedule, first.id, message))
+            decision.writes.append(note_for_lead(self._host, schedule, first.id, message))
 
-    async def _admit(self, on: _Decision, admitted: AdmittedSlots) -> int:
+    async def _apply_admitted(self, decision: _Decision, admitted: AdmittedSlots) -> int:
         """Send, hold, skip and replace fires as decided. Return the number of fires sent."""
         session = self._host.session
-        now = on.now
-        on.fires += [decided(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip]
+        now = decision.now
+        decision.fires += [
+            decided(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip
+        ]
         for old in admitted.replaced:
             fire, writes = replaced(self._host, old, admitted.send[0].id, now)
-            on.fires.append(fire)
-            on.writes += writes
+            decision.fires.append(fire)
+            decision.writes += writes
         count = 0
         for slot in admitted.send:
             fire = decided(session, slot, now=now, outcome="waiting")
             try:
-                fire, writes = await sent(self._host, on.schedule, fire, now)
+                fire, writes = await sent(self._host, decision.schedule, fire, now)
             except ToolRefused as refused:
-                on.fires.append(decided(session, slot, now=now, outcome="refused", reason=str(refused)))
+                decision.fires.append(decided(session, slot, now=now, outcome="refused", reason=str(refused)))
                 continue
-            on.fires.append(fire)
-            on.writes += _new(writes, on.writes)
+            decision.fires.append(fire)
+            decision.writes += _missing_writes(writes, decision.writes)
             count += 1
-        on.fires += [decided(session, slot, now=now, outcome="waiting") for slot in admitted.hold]
+        decision.fires += [decided(session, slot, now=now, outcome="waiting") for slot in admitted.hold]
         return count + len(admitted.hold)
 
-    async def _passed(self, on: _Decision, slots: Sequence[Slot]) -> tuple[list[Slot], Mapping[str, object]]:
+    async def _after_hooks(self, decision: _Decision, slots: Sequence[Slot]) -> tuple[list[Slot], Mapping[str, object]]:
         """Return the fires that no ScheduleFired hook rejects, and the row's changes for the rejected ones.
 
         After a crash before the commit the hooks run again.
         """
         hooks = self._host.ports.hooks
-        schedule = on.schedule
+        schedule = decision.schedule
         if not slots or not hooks.has("ScheduleFired"):
             return list(slots), {}
         passed = list[Slot]()
@@ -348,9 +352,13 @@ class SessionScheduler:
                 continue
             at = datetime.fromtimestamp(slot.nominal, UTC)
             reason = f"{at:%Y-%m-%d %H:%M} UTC: {verdict.block} ({verdict.by})"
-            on.fires.append(
+            decision.fires.append(
                 decided(
-                    self._host.session, slot, now=on.now, outcome="refused", reason=f"{verdict.block} ({verdict.by})"
+                    self._host.session,
+                    slot,
+                    now=decision.now,
+                    outcome="refused",
+                    reason=f"{verdict.block} ({verdict.by})",
                 )
             )
             skips += 1
@@ -358,7 +366,7 @@ class SessionScheduler:
         return passed, {"skips": skips, "skipped_why": reason} if reason else {}
 
 
-def _new(writes: Sequence[Write], existing: Sequence[Write]) -> list[Write]:
+def _missing_writes(writes: Sequence[Write], existing: Sequence[Write]) -> list[Write]:
     """Return the writes that are not yet among the others.
 
     Only new writes count, so that an agent that takes several fires of one commit is created once.
@@ -371,5 +379,5 @@ def _paused_words(schedule: Schedule, reason: str) -> str:
     return f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) is paused: {reason}"
 
 
-def _why_not(fires: Sequence[Fire]) -> str:
+def _end_reason(fires: Sequence[Fire]) -> str:
     return next((f"{fire.outcome}: {fire.why}" for fire in fires if fire.why), "its time has passed")

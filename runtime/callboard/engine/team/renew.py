@@ -47,7 +47,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import BranchPoint, ViewMessage
 from callboard.types.records import AgentRow, Envelope
 
-_FOR_THE_OLD = frozenset({"command", "shutdown_request"})
+_NOT_MOVED = frozenset({"command", "shutdown_request"})
 """Types of mail that are only for the ended life."""
 
 
@@ -81,7 +81,7 @@ async def renew_past_damage(host: SessionRuntime) -> str:
         spec = await load_spec(store, host.session, row.spec)
         started = ev.AgentStarted(at=row.created_at, spec=spec, session=host.session, incarnation=row.incarnation)
         state = apply(state, started)
-    await _begin_next(host, row, match[1], _past(state, lost))
+    await _begin_next(host, row, match[1], _state_past_gap(state, lost))
     behind = f", and {count_words(len(lost.after), 'record')} after it" if lost.after else ""
     return (
         f"record {lost.first} of the lead's journal was damaged: it continues in a fresh conversation, with what came "
@@ -89,7 +89,7 @@ async def renew_past_damage(host: SessionRuntime) -> str:
     )
 
 
-def _past(state: AgentState, lost: JournalGap) -> AgentState:
+def _state_past_gap(state: AgentState, lost: JournalGap) -> AgentState:
     """Return the state before a gap in a form that can continue.
 
     Known later mail is not received twice, and no number is used twice.
@@ -133,7 +133,7 @@ async def _begin_next(
     if more is None and state.lifecycle.renew == "carry":
         handoff = await _handoff(host, state)
         now = host.clock.now()
-        more = [*_retained(state, now), ev.InjectionsDelivered(at=now, blocks=handoff.blocks)]
+        more = [*_retained_events(state, now), ev.InjectionsDelivered(at=now, blocks=handoff.blocks)]
     new = row.model_copy(
         update={
             "incarnation": row.incarnation + 1,
@@ -148,8 +148,8 @@ async def _begin_next(
     )
     # The revision decides between two processes that both find the old life ended.
     writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
-    writes += _journal(host, state, more or ())
-    writes += _held(host, state) if state.lifecycle.renew == "carry" else []
+    writes += _journal_writes(host, state, more or ())
+    writes += _moved_work(host, state) if state.lifecycle.renew == "carry" else []
     stream = mailbox(host.session, row.name, state.identity.incarnation)
     while True:
         # Read first: mail that arrives between the two reads makes the number unexpected, and is read again.
@@ -157,7 +157,10 @@ async def _begin_next(
         mail = await _unread_mail(host, state, stream)
         # The commit fails if mail reaches the old life after this reading. Moved by a later commit, that mail could
         # arrive after newer mail of the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
-        unread = [Expect(stream, last), *moved(host.session, state.identity.incarnation, (*state.inbox.mail, *mail))]
+        unread = [
+            Expect(stream, last),
+            *moved_mail(host.session, state.identity.incarnation, (*state.inbox.mail, *mail)),
+        ]
         try:
             await host.commit(*writes, *unread)
         except Conflict as lost:
@@ -194,15 +197,15 @@ async def _unread_mail(host: SessionRuntime, state: AgentState, stream: str) -> 
     return tuple(envelopes)
 
 
-def moved(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
+def moved_mail(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]:
     """Return the writes that move the mail of a life to the next one. Idempotent."""
     update = {"incarnation": life + 1, "seq": 0}
     return [
-        sending(session, envelope.model_copy(update=update)) for envelope in mail if envelope.type not in _FOR_THE_OLD
+        sending(session, envelope.model_copy(update=update)) for envelope in mail if envelope.type not in _NOT_MOVED
     ]
 
 
-def _journal(host: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) -> list[Write]:
+def _journal_writes(host: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) -> list[Write]:
     """Return the first records of the new journal, which end with the events of `last`."""
     now = host.clock.now()
     life = state.identity.incarnation + 1
@@ -225,7 +228,7 @@ def _journal(host: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) 
     return [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
 
 
-def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
+def _retained_events(state: AgentState, now: float) -> Iterator[ev.Event]:
     """Return the events that preserve the runtime's knowledge of the old life."""
     if state.work.todos:
         yield ev.TodosSet(at=now, todos=state.work.todos)
@@ -237,7 +240,7 @@ def _retained(state: AgentState, now: float) -> Iterator[ev.Event]:
         yield ev.TaskHeld(at=now, task=task, subject=subject)
 
 
-def _held(host: SessionRuntime, state: AgentState) -> list[Write]:
+def _moved_work(host: SessionRuntime, state: AgentState) -> list[Write]:
     """Return the writes that move tasks and open questions to the new life."""
     holder = Holder(state.me.name, state.identity.incarnation)
     life = state.identity.incarnation + 1
@@ -251,8 +254,8 @@ def _held(host: SessionRuntime, state: AgentState) -> list[Write]:
         match = host.board.request(request.id)
         is_own = request.asked_by == state.me.name and request.incarnation == state.identity.incarnation
         if match is not None and is_own and match[0].status == "pending" and match[0].kind == "question":
-            moved = match[0].model_copy(update={"incarnation": life})
-            writes.append(Put(request_key(host.session, request.id), moved.encode(), expected=match[1]))
+            moved_request = match[0].model_copy(update={"incarnation": life})
+            writes.append(Put(request_key(host.session, request.id), moved_request.encode(), expected=match[1]))
     return writes
 
 
@@ -272,7 +275,7 @@ async def repair(host: SessionRuntime, damaged: Sequence[str], *, carry: bool) -
     notes = list[str]()
     names = {key.rpartition("/")[2] for key in damaged if key.startswith(agent_key(host.session, ""))}
     for name in sorted({*names, "lead"}):
-        if host.board.agent(name) is None and await _row_again(host, name):
+        if host.board.agent(name) is None and await _restore_row(host, name):
             notes.append(f"the row of {name} was damaged and is restored from its journal")
     for key in damaged:
         kind = key.split("/")[2] if key.count("/") > 1 else ""
@@ -282,7 +285,7 @@ async def repair(host: SessionRuntime, damaged: Sequence[str], *, carry: bool) -
     return RepairResult((*notes, *([lost] if lost else [])), bool(lost))
 
 
-async def _row_again(host: SessionRuntime, name: str) -> bool:
+async def _restore_row(host: SessionRuntime, name: str) -> bool:
     """Write the row of an agent's newest life from its journal. Return False if the agent has no journal."""
     store = host.ports.store
     life = 0
@@ -321,7 +324,7 @@ class Branch:
 
     def events(self, now: float) -> list[ev.Event]:
         """Return the events with which the new conversation begins."""
-        messages = _answered(self.state.context.conversation.messages)
+        messages = _without_open_calls(self.state.context.conversation.messages)
         copied = [
             ev.MessageCopied(
                 at=max(block.at for block in message.blocks),
@@ -332,10 +335,10 @@ class Branch:
             )
             for message in messages
         ]
-        return [*_retained(replace(self.state, work=replace(self.state.work, tasks={})), now), *copied]
+        return [*_retained_events(replace(self.state, work=replace(self.state.work, tasks={})), now), *copied]
 
 
-def _answered(messages: Sequence[ViewMessage]) -> list[ViewMessage]:
+def _without_open_calls(messages: Sequence[ViewMessage]) -> list[ViewMessage]:
     """Return the messages without calls at their end that have no result."""
     if not messages or messages[-1].role != "assistant":
         return list(messages)
@@ -365,7 +368,7 @@ async def branch_of(store: Store, session: str, point: BranchPoint) -> Branch:
         position = next((seq for seq, uuid in numbered if uuid == point.message), None)
         if position is None:
             continue
-        _check_lost(session, life, events, position, drops=point.drops)
+        _refuse_other_turns(session, life, events, position, drops=point.drops)
         return Branch(fold([event for seq, event in events if seq <= position], AgentState()), uuids)
     raise UsageError(f"session {session} has no message {point.message}: use the uuid of a message of its lead")
 
@@ -394,7 +397,9 @@ def _message_ids(session: str, life: int, events: Sequence[tuple[int, ev.Event]]
                 continue
 
 
-def _check_lost(session: str, life: int, events: Sequence[tuple[int, ev.Event]], position: int, *, drops: str) -> None:
+def _refuse_other_turns(
+    session: str, life: int, events: Sequence[tuple[int, ev.Event]], position: int, *, drops: str
+) -> None:
     """Raise `UsageError` if the messages after a position belong to anything but the turn of the prompt `drops`."""
     if not drops:
         return

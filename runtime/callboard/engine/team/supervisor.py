@@ -86,10 +86,12 @@ class Team:
         self.broker = HostBroker(host)
         self.scheduler = SessionScheduler(host)
         self.offers = TaskOffers(host, self._living)
-        self.dead_letters = DeadLetters(host, self.touched, self._start_task)
+        self.dead_letters = DeadLetters(host, self.notify_changed, self._start_task)
         self.stalls = Stalls(host, self._running)
-        self.deadlocks = Deadlocks(host, self._waiting, self.touched)
-        self._around = TeamContext(host, pid, Births(host, self._lock_of, begin), self.wait_ended, self._moved_on)
+        self.deadlocks = Deadlocks(host, self._state_of_living, self.notify_changed)
+        self._team_context = TeamContext(
+            host, pid, Births(host, self._lock_of, begin), self.wait_ended, self._handle_agent_change
+        )
         self._group: TaskGroup | None = None
         self._locks: dict[tuple[str, int], AgentLock] = {}
         self._activity = Notifier()
@@ -118,7 +120,7 @@ class Team:
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self.host.follow)
-            group.start_soon(share, self.host.key_limiter, self.host.ports.store, self._rate_moved)
+            group.start_soon(share, self.host.key_limiter, self.host.ports.store, self._wake_rate_waiters)
             group.start_soon(self.broker.run)
             group.start_soon(self.dead_letters.recall)
             group.start_soon(self.stalls.run)
@@ -133,16 +135,16 @@ class Team:
                 # A crashed teammate stays parked, because the lead is informed. Only the user who resumes can act for a
                 # crashed lead.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
-                    self._meet(row, resumed=True)
+                    self._add_member(row, resumed=True)
                 elif row.kind == "lead":
                     # The last process may have ended between the two lives
                     # (test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_next_host).
                     await renew_if_due(self.host, row)
             for request in self.host.board.requests():
-                self._overdue_shutdown(request)
+                self._kill_if_overdue(request)
             group.start_soon(self._follow_orders)
             self._hosting = True
-            self.touched()
+            self.notify_changed()
             await anyio.sleep_forever()
 
     async def quiet(
@@ -187,7 +189,11 @@ class Team:
         while True:
             changes = self._activity.changes
             agent = self.agent(name)
-            if agent is None or agent.state.turn is not None or await self._rests(agent, AwaitedWork(False, False)):
+            if (
+                agent is None
+                or agent.state.turn is not None
+                or await self._is_at_rest(agent, AwaitedWork(False, False))
+            ):
                 return
             await self._activity.changed(changes)
 
@@ -266,24 +272,24 @@ class Team:
                     log.warning("no snapshot at the end", agent=agent.name)
                     return
 
-    def touched(self) -> None:
+    def notify_changed(self) -> None:
         """Make waiters for quiet check again, because something happened."""
         self._activity.notify()
 
-    def _rate_moved(self) -> None:
+    def _wake_rate_waiters(self) -> None:
         """Make agents that wait for a key decide again, because it was parked, was refused or works again."""
         for member in self.members.values():
             agent = member.agent
             if agent is not None and (agent.state.model.recovery.parked or agent.state.waits.held == "rate"):
                 agent.wake()
 
-    def _moved_on(self, agent: AgentRuntime | None) -> None:
+    def _handle_agent_change(self, agent: AgentRuntime | None) -> None:
         if agent is not None:
             self.offers.handle_agent(agent)
             # During a turn nothing is quiet: waiters need not check.
             if agent.state.turn is not None and not self.host.pausing:
                 return
-        self.touched()
+        self.notify_changed()
 
     async def wait_ended(self, name: str, incarnation: int) -> tuple[str, str]:
         """Wait for the end of a life and return (outcome, result)."""
@@ -292,19 +298,19 @@ class Team:
         past = self.past.get(name, {}).get(incarnation)
         if past is not None and past.state.lifecycle.ended is not None:
             return past.state.lifecycle.ended.outcome, past.state.lifecycle.ended.result
-        member = self.members.get((name, incarnation)) or self._meet(match[0])
+        member = self.members.get((name, incarnation)) or self._add_member(match[0])
         await member.ended.wait()
         return member.result
 
     # Members
 
-    def _meet(self, row: AgentRow, *, resumed: bool = False) -> Member:
+    def _add_member(self, row: AgentRow, *, resumed: bool = False) -> Member:
         """Add an agent to the team: a living one is started, an ended one is read on demand."""
         key = (row.name, row.incarnation)
         if key in self.members:
             return self.members[key]
         member = self.members[key] = Member(row, self._lock_of(row), resumed)
-        started = self._start_task(self._life, member)
+        started = self._start_task(self._run_member, member)
         assert started, "members join inside `run`"
         return member
 
@@ -318,20 +324,20 @@ class Team:
         """Return the lock of a life, which it keeps when it is resumed or ended after a crash."""
         return self._locks.setdefault((row.name, row.incarnation), AgentLock(row.name))
 
-    async def _life(self, member: Member) -> None:
+    async def _run_member(self, member: Member) -> None:
         """Run one agent from its journal to its end, through crashes of its code, and inform the waiters of the end."""
         try:
             with member.scope:
-                await self._live(member)
+                await self._live_through_crashes(member)
         finally:
             member.gone.set()
         if not member.killed:  # else the function that killed it does the rest
-            await self._over(member)
-            await self._free(member)
+            await self._finish_life(member)
+            await self._free_memory(member)
 
-    async def _live(self, member: Member) -> None:
+    async def _live_through_crashes(self, member: Member) -> None:
         while True:
-            lived = await guarded(live_once(member, self._around), member.row.name)
+            lived = await guarded(live_once(member, self._team_context), member.row.name)
             if not isinstance(lived, Exception):
                 member.result = lived
                 return
@@ -344,15 +350,15 @@ class Team:
             if not await may_restart(self.host, member, lived):
                 return
 
-    async def _over(self, member: Member) -> None:
+    async def _finish_life(self, member: Member) -> None:
         await renew_if_due(self.host, member.row)
         row = self.host.board.agent(member.row.name)
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
         member.ended.set()
-        self.touched()
+        self.notify_changed()
 
-    async def _free(self, member: Member) -> None:
+    async def _free_memory(self, member: Member) -> None:
         """Complete the transcript of an ended life, and free the memory of the life if that was possible."""
         agent = member.agent
         if agent is None or agent.state.lifecycle.ended is None or member.row.kind == "lead":
@@ -378,11 +384,11 @@ class Team:
                 order = read_order(read_envelope(record.data, orders, record.seq))
                 if order is not None:
                     log.info("order", what=order.what, agent=order.name, why=order.why)
-                    await self._obey(order)
+                    await self._carry_out(order)
                 # After the order, because a repetition after a crash changes nothing.
                 await host.commit(Put(key, str(record.seq).encode()))
 
-    async def _obey(self, order: AdminOrder) -> None:
+    async def _carry_out(self, order: AdminOrder) -> None:
         """Perform the user's order about one life of an agent, or about a schedule.
 
         Does nothing if it is already done.
@@ -410,9 +416,9 @@ class Team:
                 # (test_an_order_to_resume_that_loses_a_race_is_tried_again).
                 if parked is not None:
                     self.members[order.name, order.life] = parked
-                await self._obey(order)
+                await self._carry_out(order)
                 return
-            self._meet(row)
+            self._add_member(row)
 
     async def _kill(self, row: AgentRow, by: str, reason: str) -> None:
         """End a life, whatever it does. The lead's life ends only with its session."""
@@ -424,12 +430,12 @@ class Team:
             member = self.members[key] = Member(row, self._lock_of(row))
             member.gone.set()
         order = StopAsked(at=self.host.clock.now(), by=by, why=reason)
-        member.result = await end_life(self.host, member, order, self._around.pid)
+        member.result = await end_life(self.host, member, order, self._team_context.pid)
         self.host.budgets.leave(row.name, row.incarnation)
-        await self._over(member)
-        self._start_task(self._free, member)  # slow hooks before it do not delay the next order
+        await self._finish_life(member)
+        self._start_task(self._free_memory, member)  # slow hooks before it do not delay the next order
 
-    def _overdue_shutdown(self, request: Request) -> None:
+    def _kill_if_overdue(self, request: Request) -> None:
         """Carry out a shutdown that was not answered in time."""
         if request.kind != "shutdown" or request.status != "expired" or self._group is None:
             return
@@ -441,11 +447,11 @@ class Team:
 
     def _on_change(self, kind: str, name: str) -> None:
         """Handle a changed row: start new agents, and wake the agents that it concerns."""
-        self.touched()
+        self.notify_changed()
         if kind == "agent":
             match = self.host.board.agent(name)
             if match and self._group is not None and match[0].life not in ("stopped", "crashed"):
-                self._meet(match[0])
+                self._add_member(match[0])
             if match and self._group is not None:
                 self.deadlocks.handle_agent(match[0], self._group)
             if match and match[0].life in ("stopped", "crashed"):
@@ -455,7 +461,7 @@ class Team:
             if found_request is not None:
                 self.broker.handle_request(name)
                 self.hook_notifier.handle_request(found_request[0])
-                self._overdue_shutdown(found_request[0])
+                self._kill_if_overdue(found_request[0])
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.handle_task(name)
@@ -471,7 +477,7 @@ class Team:
         if any(is_stranded(self.host.board, task) for task in changed):
             self._start_task(free_stranded, self.host)
 
-    def _waiting(self, name: str) -> AgentState | None:
+    def _state_of_living(self, name: str) -> AgentState | None:
         agent = self.agent(name)
         return agent.state if agent is not None else None
 
@@ -506,11 +512,11 @@ class Team:
             agent = member.agent
             # An agent that waits for its restart still has work
             # (test_a_team_is_not_quiet_while_one_of_it_waits_for_its_restart).
-            if agent is None or not member.awake or not await self._rests(agent, awaited):
+            if agent is None or not member.awake or not await self._is_at_rest(agent, awaited):
                 return False
         return not self.deadlocks.looking and await self.dead_letters.empty()
 
-    async def _rests(self, agent: AgentRuntime, awaited: AwaitedWork) -> bool:
+    async def _is_at_rest(self, agent: AgentRuntime, awaited: AwaitedWork) -> bool:
         """Return True if the agent is idle.
 
         An idle agent has no operation that anything waits for, an empty mailbox, and no ready task to claim.

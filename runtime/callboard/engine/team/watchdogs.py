@@ -47,10 +47,10 @@ class Stalls:
         """Watch the agents that `agents` returns: those of this process whose lives have not ended."""
         self._host = host
         self._agents = agents
-        self._longest = OperationLimits(self._declared, host.ports.hooks.longest)
+        self._longest = OperationLimits(self._declared_limit, host.ports.hooks.longest)
         self._until = NEVER
-        self._earlier = Notifier()
-        self._told: dict[str, set[str]] = {}
+        self._earlier_due = Notifier()
+        self._reported: dict[str, set[str]] = {}
         """Agent name -> keys of its running operations that were already reported."""
 
     def handle_operation(self, agent: AgentRuntime, operation: Operation) -> None:
@@ -58,7 +58,7 @@ class Stalls:
         due = self._due(agent, operation)
         if due < self._until:
             self._until = due
-            self._earlier.notify()
+            self._earlier_due.notify()
 
     def limit(self, agent: AgentRuntime, operation: Operation) -> float | None:
         """Return the seconds after which an operation counts as stalled; None: no limit."""
@@ -73,11 +73,11 @@ class Stalls:
         """Serve until cancelled."""
         while True:
             # Read before the check, so that an operation that starts during the check wakes the timer.
-            changes = self._earlier.changes
+            changes = self._earlier_due.changes
             self._until = self._look()
             wait = None if self._until == NEVER else max(0.0, self._until - self._host.awake.now())
             with anyio.move_on_after(wait):
-                await self._earlier.changed(changes)
+                await self._earlier_due.changed(changes)
 
     def _look(self) -> float:
         """Report overdue operations, and return the time of the next check.
@@ -92,7 +92,7 @@ class Stalls:
             for operation in agent.since:
                 due = self._due(agent, operation)
                 if due <= now:
-                    self._told.setdefault(agent.name, set()).add(waits.stall_key(agent.state, operation))
+                    self._reported.setdefault(agent.name, set()).add(waits.stall_key(agent.state, operation))
                     # A failure of the report must not end the monitor of all agents
                     # (test_what_goes_wrong_while_a_stall_is_told_crashes_that_agent_alone_and_it_goes_on).
                     agent.group.start_soon(self._report, agent, operation)
@@ -104,7 +104,7 @@ class Stalls:
         """Return the time at which an operation exceeds its limit; `NEVER` if it has none or was already reported."""
         seconds = self.limit(agent, operation)
         key = waits.stall_key(agent.state, operation)
-        if seconds is None or key in agent.state.waits.stalled or key in self._told.get(agent.name, ()):
+        if seconds is None or key in agent.state.waits.stalled or key in self._reported.get(agent.name, ()):
             return NEVER
         since = agent.since.get(operation)
         return NEVER if since is None else since.awake + seconds
@@ -123,13 +123,13 @@ class Stalls:
         noticed = StallNoticed(at=now, operation=key, what=activity, since=since.at, limit=seconds)
         await agent.record(
             noticed,
-            writes=self._word(
+            writes=self._lead_message(
                 agent, key, waits.stall_text(agent.name, state.me.kind, activity, since=since.at, seconds=seconds)
             ),
             unless=lambda state: operation not in agent.since or key in state.waits.stalled,
         )
 
-    def _word(self, agent: AgentRuntime, key: str, text: str) -> list[Write]:
+    def _lead_message(self, agent: AgentRuntime, key: str, text: str) -> list[Write]:
         """Return the message to the lead. If the lead itself is stalled, its journal informs the user."""
         lead = self._host.board.agent("lead")
         if agent.name == "lead" or lead is None or lead[0].life == "stopped":
@@ -148,7 +148,7 @@ class Stalls:
         )
         return [sending(self._host.session, envelope)]
 
-    def _declared(self, tool: str) -> float | None:
+    def _declared_limit(self, tool: str) -> float | None:
         """Return the limit that the tool declares."""
         declared_tool = self._host.ports.tools.get(tool)
         if declared_tool is None:
@@ -167,12 +167,12 @@ class Deadlocks:
     Each deadlock is reported once, by any process, because the envelope's id is derived from the deadlock.
     """
 
-    def __init__(self, host: SessionRuntime, state_of: StateOf, looked: Callable[[], None]) -> None:
-        """Store `looked`, which is called after each check."""
+    def __init__(self, host: SessionRuntime, state_of: StateOf, on_checked: Callable[[], None]) -> None:
+        """Store `on_checked`, which is called after each check."""
         self._host = host
         self._state_of = state_of
-        self._looked = looked
-        self._told: set[str] = set()
+        self._on_checked = on_checked
+        self._reported: set[str] = set()
         self.looking = 0
         """Number of checks in progress. Their findings are reported before a session counts as quiet."""
 
@@ -188,11 +188,11 @@ class Deadlocks:
             ended = row.life in ("stopped", "crashed")
             if ended or self._waits(row.name):
                 mates = [agent.name for agent in self._host.board.agents() if agent.kind != "subagent"]
-                for deadlock in self._among(mates if ended else [row.name]):
+                for deadlock in self._deadlocks_from(mates if ended else [row.name]):
                     await self._report(deadlock)
         finally:
             self.looking -= 1
-            self._looked()
+            self._on_checked()
 
     async def _read_again(self, deadlock: Deadlock) -> None:
         """Read the requests and tasks of a deadlock from the store.
@@ -207,7 +207,7 @@ class Deadlocks:
             elif board.task(wait.key) is not None:
                 await self._host.refresh(task_key(session, wait.key))
 
-    def _among(self, start: Iterable[str]) -> tuple[Deadlock, ...]:
+    def _deadlocks_from(self, start: Iterable[str]) -> tuple[Deadlock, ...]:
         """Return the deadlocks among these agents and all agents that they wait for."""
         graph = dict[str, tuple[WaitEdge, ...]]()
         unvisited = list(start)
@@ -216,14 +216,14 @@ class Deadlocks:
             if name not in graph:
                 graph[name] = self._waits(name)
                 unvisited.extend(to for wait in graph[name] for to in wait.names)
-        return deadlocks(graph, {name for name in graph if self._gone(name)})
+        return deadlocks(graph, {name for name in graph if self._never_acts_again(name)})
 
     def _waits(self, name: str) -> tuple[WaitEdge, ...]:
         state = self._state_of(name)
         board = self._host.board
         return () if state is None else waits_of(state, board.requests(), board.at_stake())
 
-    def _gone(self, name: str) -> bool:
+    def _never_acts_again(self, name: str) -> bool:
         """Return True if the name will never act again by itself.
 
         A user always may, even if only from another terminal.
@@ -234,14 +234,14 @@ class Deadlocks:
         return name == NOBODY or (match is not None and match[0].life in ("stopped", "crashed"))
 
     async def _report(self, deadlock: Deadlock) -> None:
-        if deadlock.id in self._told:
+        if deadlock.id in self._reported:
             return
-        self._told.add(deadlock.id)
+        self._reported.add(deadlock.id)
         # An answer that is delivered after an end would otherwise look like a deadlock
         # (test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock).
         await self._read_again(deadlock)
-        if all(deadlock.id != current.id for current in self._among(deadlock.names)):
-            self._told.discard(deadlock.id)
+        if all(deadlock.id != current.id for current in self._deadlocks_from(deadlock.names)):
+            self._reported.discard(deadlock.id)
             return
         log.warning("deadlock", agents=deadlock.names, words=deadlock.text())
         if "lead" in deadlock.names:

@@ -25,7 +25,12 @@ from callboard.core.context.stage_input import Batch, Situation
 from callboard.core.context.stages.results import CLEAR, PlacedResult, cleared_mark, result_file
 from callboard.core.context.stages.summarize import CALL, summary_size
 from callboard.core.context.summary.folding import is_summary, split, tail_start
-from callboard.core.context.summary.shared_prefix import SharingFacts, may_ride, plain_price, riding_price
+from callboard.core.context.summary.shared_prefix import (
+    SharingFacts,
+    may_share_prefix,
+    separate_price,
+    shared_prefix_price,
+)
 from callboard.core.context.view.conversation import Conversation, held
 from callboard.core.context.view.messages import calls_of, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
@@ -312,9 +317,11 @@ class Moment:
 
     def _asking(self, request: SummaryWanted) -> float:
         situation = self.situation
-        choice = SharingFacts(situation.limits, situation.small, situation.cache, situation.now, situation.thinking)
-        plain = plain_price(self.view, request, choice)
-        return min(plain, riding_price(self.view, request, choice)) if may_ride(self.view, request, choice) else plain
+        facts = SharingFacts(situation.limits, situation.small, situation.cache, situation.now, situation.thinking)
+        separate = separate_price(self.view, request, facts)
+        if not may_share_prefix(self.view, request, facts):
+            return separate
+        return min(separate, shared_prefix_price(self.view, request, facts))
 
     def _tail(self) -> int:
         """Return the number of messages that may be folded: all before the oldest result that is still in use."""

@@ -125,7 +125,7 @@ def instructions(request: SummaryWanted) -> str:
     return "\n\n".join((_TASK, _LAW, request.prompt.strip() or _WHAT))
 
 
-def riding_text(request: SummaryWanted, *, replies_kept: int) -> str:
+def shared_prefix_prompt(request: SummaryWanted, *, replies_kept: int) -> str:
     """Return the instructions for the agent's own model, at the end of its own conversation.
 
     `replies_kept`: number of its replies that stay.

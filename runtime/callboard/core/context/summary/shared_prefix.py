@@ -47,29 +47,31 @@ class SharingFacts:
     """Most tokens that the agent's model thinks before its answer, as it does in the agent's own calls."""
 
 
-def rides(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> bool:
+def should_share_prefix(conv: Conversation, request: SummaryWanted, facts: SharingFacts) -> bool:
     """Return True if the summary can use the cached prefix, and that is cheaper."""
-    return may_ride(conv, request, choice) and riding_price(conv, request, choice) < plain_price(conv, request, choice)
+    if not may_share_prefix(conv, request, facts):
+        return False
+    return shared_prefix_price(conv, request, facts) < separate_price(conv, request, facts)
 
 
-def may_ride(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> bool:
+def may_share_prefix(conv: Conversation, request: SummaryWanted, facts: SharingFacts) -> bool:
     """Return True if the prefix of the newest call is unchanged and warm, and contains everything to be summarised."""
-    own = choice.own
-    cache = choice.cache
+    own = facts.own
+    cache = facts.cache
     whole = conv.messages and FROM_THE_START < request.message <= conv.messages[0].id and request.input == "all"
     if not whole or request.trigger == "reactive" or newest_sent(conv) is None:
         return False
-    if replies_behind(conv, request.last) > MOST_KEPT:
+    if unsummarized_replies(conv, request.last) > MOST_KEPT:
         return False
-    if cache.revision != conv.revision or not is_warm(cache.used_at, choice.now, own.cache_ttl):
+    if cache.revision != conv.revision or not is_warm(cache.used_at, facts.now, own.cache_ttl):
         return False
     return (
         cached(cache) >= max(1, own.cache_minimum)
-        and size(conv) + ASKING + choice.thinking + request.max_tokens <= own.window
+        and size(conv) + ASKING + facts.thinking + request.max_tokens <= own.window
     )
 
 
-def replies_behind(conv: Conversation, last: int) -> int:
+def unsummarized_replies(conv: Conversation, last: int) -> int:
     """Return the number of newest replies that are not summarised. The prompt tells the model to leave them out."""
     behind = takewhile(lambda message: message.id > last, reversed(conv.messages))
     return sum(message.role == "assistant" for message in behind)
@@ -80,21 +82,20 @@ def cached(cache: CacheState) -> int:
     return cache.read + cache.written
 
 
-def riding_price(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> float:
+def shared_prefix_price(conv: Conversation, request: SummaryWanted, facts: SharingFacts) -> float:
     """Return the price of the call that uses the cached prefix, with an answer of full length."""
     record = size(conv) + ASKING
-    read = min(cached(choice.cache), record)
-    return summary_price(prices_of(choice.own), record, choice.thinking + request.max_tokens, cached=read)
+    read = min(cached(facts.cache), record)
+    return summary_price(prices_of(facts.own), record, facts.thinking + request.max_tokens, cached=read)
 
 
-def plain_price(conv: Conversation, request: SummaryWanted, choice: SharingFacts) -> float:
+def separate_price(conv: Conversation, request: SummaryWanted, facts: SharingFacts) -> float:
     """Return the price of separate calls: the model that makes the summary reads everything again."""
-    limits = choice.small or choice.own
+    limits = facts.small or facts.own
     data = sum(message.tokens for message in conv.messages if message.id <= request.last)
     parts = -(-data // chunk_tokens(limits, request))
-    input_tokens = (
-        data + parts * ASKING + (parts - 1) * request.max_tokens
-    )  # all calls but the first also get the summary so far
+    # All calls but the first also get the summary so far.
+    input_tokens = data + parts * ASKING + (parts - 1) * request.max_tokens
     return summary_price(prices_of(limits), input_tokens, parts * request.max_tokens)
 
 
@@ -116,7 +117,7 @@ def newest_sent(conv: Conversation) -> int | None:
     return None
 
 
-def riding(conv: Conversation, text: str, reader: str = "") -> list[bytes]:
+def shared_prefix_messages(conv: Conversation, text: str, reader: str = "") -> list[bytes]:
     """Return the messages of the newest request to the model `reader`, the messages since then, and `text` last.
 
     A mark is set where the cached prefix ends. It only reads. No mark is set after it, since nothing would ever read
