@@ -1,4 +1,4 @@
-"""Imports of libraries without parts that the command line never uses, before its other imports.
+"""Faster imports of structlog and pydantic, without the parts that the command line never uses.
 
 structlog imports rich if it is installed, for tracebacks that are never shown here. That took 100 of the 250 ms in
 which `callboard --help` answers (measured on two cores, Python 3.11). Later imports of rich still find it.

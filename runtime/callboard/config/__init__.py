@@ -1,0 +1,1 @@
+"""Settings and their layers, trust in a workspace, and configured hooks."""

@@ -3,8 +3,8 @@
 1. Each life of an agent has one `AgentLock`, made by the supervisor, and at most one holder at a time.
 2. The loop (`engine/loop.py`) holds it from the first step of a turn to the last. Between turns it is free, except
    while something is recorded in the agent's journal.
-3. Output of an agent leaves the engine through `SessionRuntime.observed` and `SessionRuntime.streamed`, which refuse an
-   object without the lock. So a screen gets blocks only from the object that runs the agent now.
+3. Output of an agent leaves the engine through `SessionRuntime.report_events` and `SessionRuntime.report_output`,
+   which refuse an object without the lock. So a screen gets blocks only from the object that runs the agent now.
 4. Taking a lock never waits. A second holder is a bug in the runtime and raises `AgentLockError`. Printing takes no
    lock and a lock waits for no screen, so they cannot deadlock.
 

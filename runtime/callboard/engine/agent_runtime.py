@@ -69,7 +69,7 @@ class RecentReplies:
         """Return the start for a state: the beginning of the journal if there are no messages yet."""
         return cls(state.seq if state.context.conversation.messages else 0)
 
-    def take(self, events: Sequence[Event], state: AgentState) -> None:
+    def add(self, events: Sequence[Event], state: AgentState) -> None:
         """Note the events that led to this state."""
         for event in events:
             # `isinstance` of pydantic's objects is slow if the class is another one.
@@ -97,7 +97,7 @@ class RecentReplies:
         place = messages.find(newest.id)
         return None if place is None else messages[place:]
 
-    def forget(self, written: TranscriptProgress) -> None:
+    def drop_written(self, written: TranscriptProgress) -> None:
         """Drop the replies whose lines are written."""
         newest = written.bare.context.conversation.messages.last
         if newest is not None:
@@ -107,7 +107,7 @@ class RecentReplies:
 
 _NO_PROMPT = (("", ""), b"", b"")
 """Prompt of an agent that has none: what the journal says of it, the system prompt, and the tool list."""
-_TOGETHER = 64
+_MOST_TOGETHER = 64
 """Most records of callers in one commit."""
 
 
@@ -162,7 +162,7 @@ class AgentRuntime:
         """Records of callers that wait for the commit in progress. The next commit has all of them."""
         self._retired = False
         self._changed = Notifier()
-        self._seen = 0
+        self._changes_seen = 0
         """Number of changes when `decide` last ran."""
 
     @property
@@ -177,7 +177,7 @@ class AgentRuntime:
                 self.host.budgets.wake_later(self.wake)
             # Recorded once for each wait, so that the row and every list of agents show the reason for the wait
             # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
-            if held := self._held_by(step):
+            if held := self._hold_reason(step):
                 await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
                 return
             await self._wait(step.until)
@@ -186,7 +186,7 @@ class AgentRuntime:
         else:
             await self._begin(self, step)
 
-    def _held_by(self, step: Wait) -> Literal["rate", "budget"] | None:
+    def _hold_reason(self, step: Wait) -> Literal["rate", "budget"] | None:
         """Return the reason why a call is held back, unless the journal already has it, as it has a planned retry."""
         if self.state.waits.held:
             return None
@@ -202,13 +202,13 @@ class AgentRuntime:
             case _:
                 assert_never(step.awaited)
 
-    def look(self) -> frozenset[Operation]:
+    def running(self) -> frozenset[Operation]:
         """Return the running operations for the next decision.
 
         Any change after this call ends the wait that may follow the decision.
         """
         # Read before the decision, so that a change during the decision also ends the wait in `_wait`.
-        self._seen = self._changed.changes
+        self._changes_seen = self._changed.changes
         return frozenset(self.operations)
 
     def wake(self) -> None:
@@ -225,10 +225,10 @@ class AgentRuntime:
         context = self.state.context
         if self._prompt[0] != (context.system, context.tools):
             store = self.host.ports.store
-            self.has_prompt(await store.get_blob(context.system), await store.get_blob(context.tools))
+            self.cache_prompt(await store.get_blob(context.system), await store.get_blob(context.tools))
         return self._prompt[1], self._prompt[2]
 
-    def has_prompt(self, shared: bytes, tools: bytes) -> None:
+    def cache_prompt(self, shared: bytes, tools: bytes) -> None:
         """Cache the prompt in use, so that it need not be read from the store. `shared`: its shared system blocks."""
         context = self.state.context
         in_memory = self.host.prompt_bytes
@@ -268,7 +268,7 @@ class AgentRuntime:
 
     async def _record_queue(self) -> None:
         """Record what waits, in one commit. After a conflict each caller has a commit of its own."""
-        waiting, self._queue = self._queue[:_TOGETHER], self._queue[_TOGETHER:]
+        waiting, self._queue = self._queue[:_MOST_TOGETHER], self._queue[_MOST_TOGETHER:]
         try:
             await self._record_together(waiting)
             if len(waiting) > 1 and any(isinstance(recording.error, Conflict) for recording in waiting):
@@ -285,7 +285,7 @@ class AgentRuntime:
         for recording in recordings:
             if recording.unless is None or not recording.unless(state):
                 valid.append(recording)
-                state = self._after(recording.events, state)
+                state = self._state_after(recording.events, state)
         if not valid:
             return
         events = tuple(event for recording in valid for event in recording.events)
@@ -311,19 +311,19 @@ class AgentRuntime:
             return await self.record(*events, unless=unless)
         if unless is not None and unless(self.state):
             return False
-        state = self._after(events, self.state)
+        state = self._state_after(events, self.state)
         # Other agents and other processes decide by the row, so a change of the row does not wait for the next commit.
         if events and not row_waits and row_after(self.row, state, events[-1].at) is not self.row:
             return await self.record(*events, unless=unless)
         # No separate commit, because each one costs a sync of the disk (test_a_reminder_costs_no_commit_of_its_own).
         self._unwritten += events
-        self._advance(state, events)
+        self._update_state(state, events)
         self._notify(events)
         return True
 
     def announce(self, events: Sequence[Event]) -> None:
         """Show the newest events, which were committed before this object existed."""
-        self.recent_replies.take(events, self.state)
+        self.recent_replies.add(events, self.state)
         self._notify(events)
 
     def stream(self, delta: Delta, reply: StreamingReply | None = None) -> None:
@@ -332,7 +332,7 @@ class AgentRuntime:
         `reply`: the reply that it is part of.
         """
         if not self._retired:
-            self.host.streamed(self.lock, delta, reply)
+            self.host.report_output(self.lock, delta, reply)
 
     def show_progress(self, text: str) -> None:
         """Show the progress of a tool call.
@@ -383,7 +383,7 @@ class AgentRuntime:
         """Return True if the agent no longer records."""
         return self._retired
 
-    async def keep(self) -> None:
+    async def write_snapshot(self) -> None:
         """Write a snapshot of the state, so that later damage to older records does not affect the agent.
 
         Raises the exceptions of `Store.commit`.
@@ -394,7 +394,7 @@ class AgentRuntime:
             key = snapshot_key(self.host.session, self.name, self.row.incarnation)
             await self._write((), [Put(key, dump(self.state))], self.state)
 
-    def _after(self, events: Sequence[Event], state: AgentState) -> AgentState:
+    def _state_after(self, events: Sequence[Event], state: AgentState) -> AgentState:
         for event in events:
             state = apply(state, event)
         return state
@@ -422,11 +422,11 @@ class AgentRuntime:
         await self._commit(stream, [*appends, *writes], row)
         self._unwritten = ()
         self.row = row
-        self._advance(state, events)
+        self._update_state(state, events)
 
-    def _advance(self, state: AgentState, events: Sequence[Event]) -> None:
+    def _update_state(self, state: AgentState, events: Sequence[Event]) -> None:
         before, self.state = self.state, state
-        self.recent_replies.take(events, state)
+        self.recent_replies.add(events, state)
         # Only these parts bear on the account: most events of a step change none of them.
         same = state.budget is before.budget and state.turn is before.turn and state.identity is before.identity
         if not same:
@@ -435,7 +435,7 @@ class AgentRuntime:
     def _notify(self, events: Sequence[Event]) -> None:
         if events and not self._retired:  # else another object took over during the commit, and shows the rest
             with self.lock:
-                self.host.observed(self.lock, self.state.seq - len(events) + 1, events)
+                self.host.report_events(self.lock, self.state.seq - len(events) + 1, events)
         self.wake()
 
     async def _commit(self, stream: str, writes: Sequence[Write], row: AgentRow) -> None:
@@ -454,11 +454,11 @@ class AgentRuntime:
         """Start an operation in this agent's task group. Starting a running operation is a bug."""
         assert self.group is not None, "operations start inside `run`"
         assert operation not in self.operations, f"{operation.key} runs already"
-        self.operations[operation] = self.group.create_task(self._operate(operation, work))
+        self.operations[operation] = self.group.create_task(self._run_operation(operation, work))
         if operation.kind not in SENT:
             self.begun(operation)
 
-    async def _operate(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_operation(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
         wakes = True
         try:
             await work()
@@ -487,7 +487,7 @@ class AgentRuntime:
         resting = all(operation.kind == "bg" for operation in self.operations)
         if resting:
             await self.flush()  # else the operation's own record includes the notes
-        if self._seen != self._changed.changes:
+        if self._changes_seen != self._changed.changes:
             return  # the next decision may differ
         between_turns = resting and self.state.turn is None
         if between_turns:

@@ -60,8 +60,8 @@ class _Fact:
 
 def facts_of(host: SessionRuntime, state: AgentState, running: frozenset[Operation]) -> Facts:
     """Return the facts for the next decision of an agent."""
-    if host.paths and not state.calls:
-        host.paths.pop(_life(state), None)
+    if host.call_paths and not state.calls:
+        host.call_paths.pop(_life(state), None)
     if state.inbox.counts.at:
         _mail_counted(host, state)
     return FactsOnDemand(host, state, running)
@@ -93,7 +93,7 @@ def _mates_at_work(host: SessionRuntime, state: AgentState) -> bool:
 
 
 def _claimable(host: SessionRuntime, state: AgentState) -> str | None:
-    return host.claimable(state, _expected(host, state))
+    return host.claimable_task(state, _expected(host, state))
 
 
 def _parked_until(host: SessionRuntime, state: AgentState) -> float:
@@ -113,7 +113,7 @@ def _transcripts(host: SessionRuntime, state: AgentState) -> str:
 
 
 def _known_state(host: SessionRuntime, state: AgentState) -> StateBlock | None:
-    return host.known_state(state) if state.model.recovery.react or state.compaction.tried else None
+    return host.state_block(state) if state.model.recovery.react or state.compaction.tried else None
 
 
 def _stages(host: SessionRuntime, state: AgentState) -> Mapping[str, OwnStage]:
@@ -123,12 +123,12 @@ def _stages(host: SessionRuntime, state: AgentState) -> Mapping[str, OwnStage]:
 def _turn_began(host: SessionRuntime, state: AgentState) -> float | None:
     if state.turn is None or state.me.limits.seconds is None:
         return None
-    turn, began = host.turns.get(_life(state), ("", 0.0))
+    turn, began = host.newest_turns.get(_life(state), ("", 0.0))
     if turn != state.turn.id:
         # Converted once for each turn: a later conversion between the clocks gives another result if the wall clock
         # was set (test_a_limit_of_time_ends_a_turn_after_the_time_in_which_the_machine_was_awake).
         began = host.awake.at(state.turn.began_at)
-        host.turns[_life(state)] = state.turn.id, began
+        host.newest_turns[_life(state)] = state.turn.id, began
     return began
 
 
@@ -137,10 +137,10 @@ def _mail_counted(host: SessionRuntime, state: AgentState) -> float:
 
     Converted once, by the first decision after they were taken, like the start of a turn.
     """
-    recorded, counted = host.mail_counted.get(_life(state), (-1.0, 0.0))
+    recorded, counted = host.mail_count_times.get(_life(state), (-1.0, 0.0))
     if recorded != state.inbox.counts.at:
         counted = host.awake.at(state.inbox.counts.at)
-        host.mail_counted[_life(state)] = state.inbox.counts.at, counted
+        host.mail_count_times[_life(state)] = state.inbox.counts.at, counted
     return counted
 
 
@@ -159,11 +159,11 @@ def _end_hooks(host: SessionRuntime, state: AgentState) -> bool:
 
 def _starts(host: SessionRuntime, state: AgentState) -> StartSource | None:
     event = "SubagentStart" if state.me.kind == "subagent" else "SessionStart"
-    return start_source(state, host.begun.get(_life(state))) if host.ports.hooks.has(event) else None
+    return start_source(state, host.start_hooks_ran.get(_life(state))) if host.ports.hooks.has(event) else None
 
 
 def _is_settled(host: SessionRuntime, state: AgentState) -> bool:
-    return state.turn is not None and host.settled.get(_life(state)) == state.turn.id
+    return state.turn is not None and host.folder_turns.get(_life(state)) == state.turn.id
 
 
 def _worktree(host: SessionRuntime, state: AgentState) -> str | None:
@@ -217,7 +217,7 @@ def _keys(host: SessionRuntime, state: AgentState) -> dict[str, str]:
     Each is resolved once no earlier call can change its links. Later calls wait for an earlier call that can.
     """
     keys = dict[str, str]()
-    cached = host.paths.setdefault(_life(state), {})
+    cached = host.call_paths.setdefault(_life(state), {})
     for call in state.calls:
         if call.stage == "settled":
             continue
@@ -246,7 +246,7 @@ def _expected(host: SessionRuntime, state: AgentState) -> ExpectedDeliveries | N
 def _lost_tasks(host: SessionRuntime, state: AgentState) -> tuple[str, ...]:
     if not state.work.tasks:
         return ()
-    me = host.holder(state)
+    me = host.task_holder(state)
     rows = {task: host.board.task(task) for task in state.work.tasks}
     return tuple(task for task, row in rows.items() if row is None or not me.holds(row[0]))
 

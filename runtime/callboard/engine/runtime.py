@@ -168,10 +168,10 @@ class SessionRuntime:
     servers_until: float | None = None
     """Time until which prompts wait for MCP servers (Unix seconds); None: no prompt has waited yet, or there is no
     limit."""
-    private: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    private_servers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """MCP server of an agent type -> the living agents of that type, which alone have its tools."""
     mailboxes: Mailboxes = field(init=False)
-    offered: dict[str, str] = field(default_factory=dict[str, str])
+    offered_tasks: dict[str, str] = field(default_factory=dict[str, str])
     """Idle agent -> the ready task that it was woken for, so that agents woken together claim different tasks."""
     audience: Audience = field(init=False)
     awake: AwakeTime = field(init=False)
@@ -182,18 +182,20 @@ class SessionRuntime:
     """Rate limiter of the API key: a shared one, or one for this host."""
     board: RowCache = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
-    settled: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    folder_turns: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """(name, incarnation) -> the turn in which its folder was last checked."""
-    turns: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict[tuple[str, int], tuple[str, float]])
+    newest_turns: dict[tuple[str, int], tuple[str, float]] = field(
+        default_factory=dict[tuple[str, int], tuple[str, float]]
+    )
     """(name, incarnation) -> its newest turn, and the start of that turn on the clock for time limits."""
-    mail_counted: dict[tuple[str, int], tuple[float, float]] = field(
+    mail_count_times: dict[tuple[str, int], tuple[float, float]] = field(
         default_factory=dict[tuple[str, int], tuple[float, float]]
     )
     """(name, incarnation) -> the time of its mail counts, by the wall clock and on the clock for time limits."""
-    begun: dict[tuple[str, int], bool] = field(default_factory=dict[tuple[str, int], bool])
+    start_hooks_ran: dict[tuple[str, int], bool] = field(default_factory=dict[tuple[str, int], bool])
     """(name, incarnation) -> True once its SessionStart or SubagentStart hooks ran here; False after a later
     summary."""
-    paths: dict[tuple[str, int], dict[str, tuple[ToolCall, str]]] = field(
+    call_paths: dict[tuple[str, int], dict[str, tuple[ToolCall, str]]] = field(
         default_factory=dict[tuple[str, int], dict[str, tuple[ToolCall, str]]]
     )
     """(name, incarnation) -> call id -> the call and the path that it reads or changes, for the newest reply."""
@@ -270,7 +272,7 @@ class SessionRuntime:
         for write, number in sent:
             envelope = Envelope.model_validate_json(write.record)
             self.mailboxes.sent(write.stream, number, envelope.sender)
-            self.mailed(envelope)
+            self.report_mail(envelope)
         return numbers
 
     async def refresh(self, key: str) -> None:
@@ -279,12 +281,12 @@ class SessionRuntime:
         if row is not None:
             await self._take(row)
 
-    def settle(self, state: AgentState) -> None:
+    def note_folder_checked(self, state: AgentState) -> None:
         """Note that the agent's folder exists."""
         if state.turn is not None:
-            self.settled[state.me.name, state.identity.incarnation] = state.turn.id
+            self.folder_turns[state.me.name, state.identity.incarnation] = state.turn.id
 
-    def known_state(self, state: AgentState) -> StateBlock:
+    def state_block(self, state: AgentState) -> StateBlock:
         """Return the known state of this agent's world, for the text after a compaction."""
         lead = state.me.kind == "lead"
         own = (task for task in self.board.tasks() if task.owner == state.me.name)
@@ -301,7 +303,7 @@ class SessionRuntime:
             else block
         )
 
-    def observed(self, holder: AgentLockHolder, first: int, events: Sequence[Event]) -> None:
+    def report_events(self, holder: AgentLockHolder, first: int, events: Sequence[Event]) -> None:
         """Report recorded events of an agent to the observers. Raises `AgentLockError` without the agent's lock.
 
         `first`: position of the first event in the agent's journal.
@@ -314,7 +316,7 @@ class SessionRuntime:
                 if handle is not None:
                     handle(agent, event)
 
-    def streamed(self, holder: AgentLockHolder, delta: Delta, reply: StreamingReply | None = None) -> None:
+    def report_output(self, holder: AgentLockHolder, delta: Delta, reply: StreamingReply | None = None) -> None:
         """Report a piece of an agent's output to the observers. Raises `AgentLockError` without the agent's lock.
 
         `reply`: the reply that it is part of.
@@ -338,7 +340,7 @@ class SessionRuntime:
     def _row_changed(self, kind: str, name: str) -> None:
         self.listeners.on_change(kind, name)
 
-    def mailed(self, envelope: Envelope) -> None:
+    def report_mail(self, envelope: Envelope) -> None:
         """Report an envelope to the observers."""
         self.audience.on_mail(envelope)
 
@@ -347,7 +349,7 @@ class SessionRuntime:
         row = self.board.agent(name)
         return mailbox(self.session, name, row[0].incarnation if row else 1)
 
-    def holder(self, state: AgentState) -> Holder:
+    def task_holder(self, state: AgentState) -> Holder:
         """Return an agent in the form for the task board: its life, this process, its abilities and its tasks.
 
         An agent that was stopped because it repeated itself takes no open task until it gets a message: each task would
@@ -358,7 +360,7 @@ class SessionRuntime:
         picks = me.claims_tasks and (state.turns.last_limit != "repetition" or self.ports.script is not None)
         return Holder(me.name, state.identity.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
 
-    def claimable(self, state: AgentState, expected: ExpectedDeliveries | None = None) -> str | None:
+    def claimable_task(self, state: AgentState, expected: ExpectedDeliveries | None = None) -> str | None:
         """Return the ready task that an idle agent would claim now.
 
         None if the agent is working or would claim none.
@@ -367,7 +369,7 @@ class SessionRuntime:
             return None
         if state.work.gate.gate == "pending":
             return None
-        ready = ready_for(self.board.at_stake(), self.holder(state))
+        ready = ready_for(self.board.at_stake(), self.task_holder(state))
         if not ready:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.awake.now())
@@ -377,17 +379,17 @@ class SessionRuntime:
         if expected is not None:  # claim the recorded tasks
             recorded = {envelope_id for delivery in expected.deliveries for envelope_id in delivery.ids}
             ready = [t for t in ready if claim_envelope_id(t.id, t.attempts + 1, state.me.name) in recorded]
-        return self._chosen([task.id for task in ready], ready[0].reserved_for, state.me.name) if ready else None
+        return self._choose_task([task.id for task in ready], ready[0].reserved_for, state.me.name) if ready else None
 
-    def _chosen(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
+    def _choose_task(self, ready: Sequence[str], reserved_for: str, name: str) -> str:
         """Choose a task from the ready ones.
 
         The first choice is a task reserved for the agent, then the one that the agent was woken for, then one for which
         no other agent was woken.
         """
         # Several agents may be woken at once, each for its own task.
-        offer = self.offered.get(name, "")
-        others = set(self.offered.values())
+        offer = self.offered_tasks.get(name, "")
+        others = set(self.offered_tasks.values())
         if reserved_for:
             return ready[0]
         return offer if offer in ready else next((task for task in ready if task not in others), ready[0])

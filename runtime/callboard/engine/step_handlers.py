@@ -268,7 +268,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     lead = agent.host.board.agent("lead")
     events: list[ev.Event] = [*preceding]
     released = _tasks_to_release(agent, step)
-    continues = state.work.assignment and bool(ready_for(agent.host.board.at_stake(), agent.host.holder(state)))
+    continues = state.work.assignment and bool(ready_for(agent.host.board.at_stake(), agent.host.task_holder(state)))
     mail = farewell(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" and not released else "failed"
@@ -326,7 +326,7 @@ def _tasks_to_release(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
         note = f"{agent.name} ended its turn before it was done.{suffix}"
     else:
         return []
-    return returned_tasks(agent.host, agent.host.holder(state), note)
+    return returned_tasks(agent.host, agent.host.task_holder(state), note)
 
 
 async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
@@ -340,7 +340,7 @@ async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
     session = agent.host.session
     carries = state.lifecycle.renew == "carry"  # the new life takes them over
     note = f"{agent.name} ended before it was done"
-    writes = [] if carries else tasks_freed(agent.host, agent.host.holder(state), note)
+    writes = [] if carries else tasks_freed(agent.host, agent.host.task_holder(state), note)
     writes += [] if state.lifecycle.renew else free_reserved_tasks(agent.host, agent.name)
     # The user may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
     kept_kinds = ("question",) if carries else ()

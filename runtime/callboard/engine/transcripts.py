@@ -56,7 +56,7 @@ async def _extend(
     agent: AgentRuntime, path: str, work: Callable[[], tuple[TranscriptProgress, Sequence[bytes]]]
 ) -> None:
     agent.written = await agent.host.ports.archive.extend(path, agent.written.lines, work)
-    agent.recent_replies.forget(agent.written)
+    agent.recent_replies.drop_written(agent.written)
 
 
 def _page(
@@ -119,7 +119,7 @@ def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None 
     state = agent.state
     if event.edits:
         edits, names = repaired(
-            state.context.conversation, event.edits, block or agent.host.known_state(state), state.work.tasks
+            state.context.conversation, event.edits, block or agent.host.state_block(state), state.work.tasks
         )
         event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
     return measured(state, event)

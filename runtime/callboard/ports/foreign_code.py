@@ -1,4 +1,4 @@
-"""Awaiting the code of others on either event loop: tools, hooks, and approvers.
+"""Results of code that others wrote (tools, hooks, approvers), awaited on either event loop.
 
 Such code may await a task of its program that the program cancels. The cancellation then looks like one of the agent:
 its operation would end without a result, and its task group without an error.

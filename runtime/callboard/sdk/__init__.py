@@ -1,0 +1,1 @@
+"""The Python API: the names in `from callboard import ...`."""

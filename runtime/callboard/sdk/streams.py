@@ -14,7 +14,7 @@ import structlog
 from callboard.ports.environment import Answer, Interest, Observer
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
-from callboard.sdk import events as say
+from callboard.sdk import events as sdk_events
 from callboard.types import events as ev
 from callboard.types.records import Envelope, Json, Request
 
@@ -36,7 +36,7 @@ class Stream:
     def __init__(self, begin: Callable[[Stream], None] | None = None, *, raw: bool) -> None:
         self.raw = raw
         self._begin = begin
-        self._waiting = deque[say.Event]()
+        self._waiting = deque[sdk_events.Event]()
         self._changed = Notifier()
         self._closed = False
         self._error: Exception | None = None
@@ -44,7 +44,7 @@ class Stream:
     def __aiter__(self) -> Stream:
         return self
 
-    async def __anext__(self) -> say.Event:
+    async def __anext__(self) -> sdk_events.Event:
         if self._begin is not None:
             self._begin(self)
             self._begin = None
@@ -54,13 +54,17 @@ class Stream:
         error, self._error = self._error, None
         raise error or StopAsyncIteration
 
-    def push(self, event: say.Event) -> None:
+    def push(self, event: sdk_events.Event) -> None:
         """Add an event. Unread parts of one text are joined."""
         if self._closed:
             return
         last = self._waiting[-1] if self._waiting else None
-        if isinstance(event, say.TextDelta) and isinstance(last, say.TextDelta) and last.agent == event.agent:
-            self._waiting[-1] = say.TextDelta(event.agent, last.text + event.text)
+        if (
+            isinstance(event, sdk_events.TextDelta)
+            and isinstance(last, sdk_events.TextDelta)
+            and last.agent == event.agent
+        ):
+            self._waiting[-1] = sdk_events.TextDelta(event.agent, last.text + event.text)
         else:
             self._waiting.append(event)
         self._changed.notify()
@@ -104,7 +108,7 @@ class Relay:
         entries = list(self._events_of(agent, event))
         for stream in list(self._streams):
             if stream.raw:
-                stream.push(say.Raw(agent, seq, event))
+                stream.push(sdk_events.Raw(agent, seq, event))
             for entry in entries:
                 stream.push(entry)
 
@@ -112,13 +116,13 @@ class Relay:
         """Forward a part of a reply, or a notice."""
         match delta.kind:
             case "text":
-                self._push(say.TextDelta(agent, delta.text))
+                self._push(sdk_events.TextDelta(agent, delta.text))
             case "thinking":
-                self._push(say.ThinkingDelta(agent, delta.text))
+                self._push(sdk_events.ThinkingDelta(agent, delta.text))
             case "dropped":
-                self._push(say.ReplyDropped(agent, delta.text))
+                self._push(sdk_events.ReplyDropped(agent, delta.text))
             case "notice":
-                self._push(say.Notice(agent, delta.text))
+                self._push(sdk_events.Notice(agent, delta.text))
             case _:
                 pass
 
@@ -127,68 +131,70 @@ class Relay:
         if envelope.id in self._mail or envelope.type in _QUIET_MAIL:
             return
         _remember(self._mail, envelope.id, None)
-        self._push(say.Message(envelope.sender, envelope.recipient, envelope.type, envelope.content))
+        self._push(sdk_events.Message(envelope.sender, envelope.recipient, envelope.type, envelope.content))
 
     async def answer(self, request: Request) -> Answer | None:
         """Report the request and leave the answer to others."""
-        self._push(say.Asked(request.asked_by, request))
+        self._push(sdk_events.Asked(request.asked_by, request))
         return None
 
-    def _push(self, event: say.Event) -> None:
+    def _push(self, event: sdk_events.Event) -> None:
         for stream in list(self._streams):
             stream.push(event)
 
-    def _ended(self, event: say.ToolEnded) -> Iterator[say.ToolEnded]:
+    def _ended(self, event: sdk_events.ToolEnded) -> Iterator[sdk_events.ToolEnded]:
         """Yield the end of a call once, with the name of its tool."""
         if event.call and event.call not in self._over:
             _remember(self._over, event.call, None)
             yield replace(event, name=self._calls.pop(event.call, ""))
 
-    def _events_of(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+    def _events_of(self, agent: str, event: ev.Event) -> Iterator[sdk_events.Event]:
         match event:
             case ev.TurnBegan():
-                yield say.TurnBegan(agent)
+                yield sdk_events.TurnBegan(agent)
             case ev.ModelReplied():
                 yield from self._replied(agent, event)
             case ev.RetryPlanned():
-                yield say.Retrying(agent, event.attempt, event.until, event.why)
+                yield sdk_events.Retrying(agent, event.attempt, event.until, event.why)
             case ev.ContextEdited() if event.edits:
-                yield say.Compacted(agent, event.stage, event.tokens_before, event.tokens_after)
+                yield sdk_events.Compacted(agent, event.stage, event.tokens_before, event.tokens_after)
             case ev.TurnEnded():
-                yield say.TurnEnded(agent, event.reason, event.text, event.why)
+                yield sdk_events.TurnEnded(agent, event.reason, event.text, event.why)
             case _:
                 yield from self._of_call(agent, event)
 
-    def _replied(self, agent: str, event: ev.ModelReplied) -> Iterator[say.Event]:
+    def _replied(self, agent: str, event: ev.ModelReplied) -> Iterator[sdk_events.Event]:
         text = _text(event.blocks)
         if text:
-            yield say.Replied(agent, text)
+            yield sdk_events.Replied(agent, text)
         for call in event.calls:
             _remember(self._calls, call.id, call.name)
-            yield say.ToolCalled(agent, call.id, call.name, call.input)
+            yield sdk_events.ToolCalled(agent, call.id, call.name, call.input)
 
-    def _of_call(self, agent: str, event: ev.Event) -> Iterator[say.Event]:
+    def _of_call(self, agent: str, event: ev.Event) -> Iterator[sdk_events.Event]:
         """Yield the events of a call's progress; a denied call ends with the reason."""
         match event:
             case ev.ToolFinished():
                 text = _text(event.content)
                 content = event.content
-                yield from self._ended(say.ToolEnded(agent, event.call, "", text, event.is_error, event.data, content))
+                yield from self._ended(
+                    sdk_events.ToolEnded(agent, event.call, "", text, event.is_error, event.data, content)
+                )
             case ev.CallJudged() if event.verdict == "deny":
-                yield from self._ended(say.ToolEnded(agent, event.call, "", event.why, True))
+                yield from self._ended(sdk_events.ToolEnded(agent, event.call, "", event.why, True))
             case ev.ApprovalNeeded():
                 _remember(self._asking, event.request_id, event.call)
             case ev.AnswerTaken():
-                yield say.Answered(agent, event.request_id, event.status, event.by)
+                yield sdk_events.Answered(agent, event.request_id, event.status, event.by)
                 yield from self._refused(agent, event)
             case _:
                 pass
 
-    def _refused(self, agent: str, event: ev.AnswerTaken) -> Iterator[say.Event]:
+    def _refused(self, agent: str, event: ev.AnswerTaken) -> Iterator[sdk_events.Event]:
         call = self._asking.pop(event.request_id, "")
         if event.kind == "permission" and (event.status != "approved" or event.void):
             reason = f"Permission denied: {event.void or event.reason or event.by or event.status}"
-            yield from self._ended(say.ToolEnded(agent, call, "", reason, True))
+            yield from self._ended(sdk_events.ToolEnded(agent, call, "", reason, True))
 
 
 class ProgramObserver:

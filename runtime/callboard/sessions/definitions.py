@@ -251,7 +251,7 @@ def library_of(
     """Return the skills of a workspace, filtered by its settings; its state folder has how often each was loaded."""
     settings = loaded.settings
     characters = loaded.environment.get("SLASH_COMMAND_TOOL_CHAR_BUDGET", "")
-    wishes = SkillChoices(
+    choices = SkillChoices(
         overrides=settings.skills.overrides,
         longest=settings.skills.description,
         share=settings.skills.catalogue,
@@ -260,7 +260,7 @@ def library_of(
         only=extensions.skills,
         off=extensions.without_skills,
     )
-    return SkillLibrary(files, wishes, SkillUses(state / "skill-uses.json"))
+    return SkillLibrary(files, choices, SkillUses(state / "skill-uses.json"))
 
 
 def agent_types(

@@ -56,7 +56,7 @@ async def start_detached(options: SessionOptions) -> DetachedSession:
         row = prepared.row
         lease, _ = await stack.enter_async_context(hold_lease(prepared.store, row.id))
         make_private(prepared.places.session_data(row.id))
-        wiring = await stack.enter_async_context(open_model(prepared, options.model))
+        source = await stack.enter_async_context(open_model(prepared, options.model))
         launcher = await launcher_of(prepared.places, prepared.loaded, row.id, attended=False, runs=True)
         definitions = await anyio.to_thread.run_sync(read_definitions, prepared, options)
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
@@ -65,7 +65,7 @@ async def start_detached(options: SessionOptions) -> DetachedSession:
             prepared,
             options,
             lease,
-            wiring=wiring,
+            source=source,
             launcher=launcher,
             definitions=definitions,
             servers=servers,

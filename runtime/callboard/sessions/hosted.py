@@ -50,7 +50,7 @@ from callboard.sessions.result import (
     advice_after,
     outcome_of,
 )
-from callboard.sessions.wiring import Wiring
+from callboard.sessions.wiring import ModelSource
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import CallboardError, Conflict, LimitReached, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -102,7 +102,7 @@ class HostedSession(OpenSession):
         self,
         prepared: PreparedSession,
         team: Team,
-        wiring: Wiring,
+        source: ModelSource,
         options: HostingOptions,
         *,
         denied: DeniedCalls,
@@ -115,7 +115,7 @@ class HostedSession(OpenSession):
             host.ports.store,
             board=host.board,
             clock=host.clock,
-            model=wiring.chosen.name,
+            model=source.chosen.name,
             agent_types=facts.agent_types,
             level=facts.level,
         )
@@ -126,7 +126,7 @@ class HostedSession(OpenSession):
             r.id for r in host.board.requests() if r.status != "pending" or (r.expires_at or r.created_at) < now
         )
         """Requests that were closed, or past their deadline, before this process opened the session."""
-        self._wiring = wiring
+        self._source = source
         self.voice = facts.voice
         self._cut_short = facts.cut_short
         self._backups = facts.backups
@@ -135,7 +135,7 @@ class HostedSession(OpenSession):
         self.refused_plugins = facts.refused_plugins
         self._reread = facts.reread
         self._denied = denied
-        configuration = (*prepared.loaded.notes, *model_notes(wiring.chosen))
+        configuration = (*prepared.loaded.notes, *model_notes(source.chosen))
         self._notes = (*(f"configuration: {note}" for note in configuration), *facts.refused)
         self._rules = prepared.loaded.permission_rules()
         self._with_schedules = options.with_schedules
@@ -163,7 +163,7 @@ class HostedSession(OpenSession):
             await self.name_session(text)
         except CallboardError:  # the name is only for lists: the message is sent without it
             log.exception("session could not be named", session=self.id)
-        nonce = self._wiring.nonce(secrets.token_hex(8))
+        nonce = self._source.nonce(secrets.token_hex(8))
         await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True, extras=extras)
 
     def commands(self) -> Sequence[PersonCommand]:
@@ -243,7 +243,7 @@ class HostedSession(OpenSession):
     async def take_model(self) -> None:
         """Apply a resume option that names another model: the lead uses it from its next call on."""
         row = self._board.agent("lead")
-        chosen = self._wiring.chosen
+        chosen = self._source.chosen
         state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
         plan = chosen.plan
         spec = state.identity.spec
@@ -385,7 +385,7 @@ class HostedSession(OpenSession):
             reason = f"{', '.join(crashed)} crashed repeatedly: the session's log has the details"
         text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
         advice = advice_after(self.id, lead.turns.last_reason, outcome.limit) if lead else ""
-        differs = self._wiring.verdict()
+        differs = self._source.verdict()
         if differs:
             code, reason = code or FAILED, differs
         return RunEnd(code, text, reason, self.usage(), self.team(), self.open_work(worktrees), outcome.limit, advice)
@@ -395,7 +395,7 @@ class HostedSession(OpenSession):
         # The code of a workflow has handled questions of its own that nobody answered.
         requests = [r for r in self._requests_since_begin() if self._board.agent(r.asked_by) is not None]
         outcome = outcome_of(None, AgentState(), requests)
-        differs = self._wiring.verdict()
+        differs = self._source.verdict()
         return RunOutcome(outcome.exit_code or FAILED, differs) if differs else outcome
 
     def _requests_since_begin(self) -> Sequence[Request]:

@@ -64,7 +64,7 @@ class SessionServers:
         return None if self.manager is None else ServerPrompts(self.manager)
 
     def added_to(self, tools: Mapping[str, Tool], private: Mapping[str, Collection[str]]) -> Mapping[str, Tool]:
-        """Return the tools, with those of the servers as they connect. `private`: see `SessionRuntime.private`."""
+        """Return the tools, and those of servers as they connect. `private`: as `SessionRuntime.private_servers`."""
         if self.manager is None:
             return tools
         hidden = partial(hidden_tools, self.manager, private)

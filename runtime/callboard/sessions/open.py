@@ -89,7 +89,7 @@ from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patient_run, watch_cut_off
 from callboard.sessions.vouching import can_announce
-from callboard.sessions.wiring import Wiring, wired, wired_for_replay
+from callboard.sessions.wiring import ModelSource, open_replay_source, open_source
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Fenced, SessionHosted, heart_of
@@ -117,7 +117,7 @@ async def open_session(
         options = replace(options, lead=with_kept(options.lead, row.settings, resumed=resume))
         stack.enter_context(naming_version(row))
         lease, host_row = await hold_session(prepared, options.identity, stack)
-        wiring = await stack.enter_async_context(open_model(prepared, options.model))
+        source = await stack.enter_async_context(open_model(prepared, options.model))
         launcher = await launcher_of(
             prepared.places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
         )
@@ -135,7 +135,7 @@ async def open_session(
             prepared,
             options,
             lease,
-            wiring=wiring,
+            source=source,
             launcher=launcher,
             definitions=definitions,
             servers=servers,
@@ -147,23 +147,23 @@ async def open_session(
         cut_short = resume and not options.identity.carry and await was_cut_short(prepared.store, row.id)
         team = Team(runtime, os.getpid())
         await runtime.load()  # before the first query of a front end
-        repaired = await _repaired(runtime, options.identity)
+        repaired = await _repair_and_branch(runtime, options.identity)
         checkpoints = await begin_checkpoints(runtime, prepared.placed, prepared.places, trigger)
-        refused = (*definitions.refusals(hook_notes), *repaired.notes, *_lacking(prepared, wiring, definitions))
+        refused = (*definitions.refusals(hook_notes), *repaired.notes, *_tool_notes(prepared, source, definitions))
         facts = replace(_facts(definitions, launcher, backups, checkpoints), refused=refused, cut_short=cut_short)
-        session = HostedSession(prepared, team, wiring, options.hosting, denied=denied, facts=facts)
+        session = HostedSession(prepared, team, source, options.hosting, denied=denied, facts=facts)
         if options.permissions.may_bypass:
             session.allow_bypass()
         if resume:
             # Before the agents run, so that the lead has these commands before its next model call.
-            await _apply(options, session, prepared.loaded.settings, renewed=repaired.renewed)
+            await _apply_options(options, session, prepared.loaded.settings, renewed=repaired.renewed)
         stack.callback(lambda: log_metrics(row.id, {agent.name: agent.metrics for agent in session.team()}))
         supervised = partial(run_supervisor, definitions=definitions, servers=servers.manager, checkpoints=checkpoints)
-        async with supervised(team, wiring, host_row, launcher, live=prepared.live):
+        async with supervised(team, source, host_row, launcher, live=prepared.live):
             yield session
 
 
-async def _repaired(runtime: SessionRuntime, identity: IdentityOptions) -> RepairResult:
+async def _repair_and_branch(runtime: SessionRuntime, identity: IdentityOptions) -> RepairResult:
     """Repair a session, and go back to the point of its conversation from which it continues.
 
     Called before the agents run, because each of them first reads its row and its journal.
@@ -185,16 +185,16 @@ def _backups(prepared: PreparedSession, options: HostingOptions, root_cache: Roo
     return backups
 
 
-def _lacking(prepared: PreparedSession, wiring: Wiring, definitions: Definitions) -> tuple[str, ...]:
+def _tool_notes(prepared: PreparedSession, source: ModelSource, definitions: Definitions) -> tuple[str, ...]:
     """Return a line about tools that agent types name and that their agents do not get in this session."""
-    return search_notes(prepared.loaded, wiring.chosen, definitions.types)
+    return search_notes(prepared.loaded, source.chosen, definitions.types)
 
 
 def _facts(
     definitions: Definitions, launcher: ShellLauncher, backups: FileBackups | None, checkpoints: Checkpoints | None
 ) -> HostingFacts:
-    """Return the facts about a session that its definitions state."""
-    refused = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
+    """Return the facts about a session that its definitions, its launcher, and its folders state."""
+    refused_plugins = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
     return HostingFacts(
         (),
         definitions.descriptions,
@@ -202,7 +202,7 @@ def _facts(
         launcher.level,
         backups=backups,
         plugins=definitions.files.plugins,
-        refused_plugins=refused,
+        refused_plugins=refused_plugins,
         voice=definitions.voice,
         checkpoints=checkpoints,
     )
@@ -212,8 +212,8 @@ def opened(
     attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
 ) -> AbstractAsyncContextManager[OpenSession]:
     """Return the session, hosted or followed according to `attach`."""
-    ways = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
-    return ways[attach](options, observers=observers, approvers=approvers)
+    openers = {"never": open_session, "if hosted": open_or_attach, "only": open_attached}
+    return openers[attach](options, observers=observers, approvers=approvers)
 
 
 @asynccontextmanager
@@ -239,7 +239,7 @@ def _open_log(prepared: PreparedSession, options: HostingOptions) -> AbstractCon
     return logged(folder / f"{prepared.row.id}.jsonl")
 
 
-async def _apply(options: SessionOptions, session: HostedSession, settings: Settings, *, renewed: bool) -> None:
+async def _apply_options(options: SessionOptions, session: HostedSession, settings: Settings, *, renewed: bool) -> None:
     """Send the lead of a resumed session the changes of this run.
 
     The changes are its model, mode, limits, conversation, and a prompt. `renewed`: a repair already began a new
@@ -259,14 +259,15 @@ async def _apply(options: SessionOptions, session: HostedSession, settings: Sett
         await session.say(identity.prompt or GO_ON)
 
 
-def open_model(prepared: PreparedSession, options: ModelOptions) -> AbstractAsyncContextManager[Wiring]:
+def open_model(prepared: PreparedSession, options: ModelOptions) -> AbstractAsyncContextManager[ModelSource]:
     """Open the model of the session, with its recording or its replay."""
+    loaded = prepared.loaded
     places = prepared.places
     row = prepared.row
     if prepared.replay is not None:
-        return wired_for_replay(prepared.replay, prepared.loaded, places, options.live_tools)
+        return open_replay_source(prepared.replay, loaded, places, options.live_tools)
     model = str(row.settings["model"])
-    return wired(model, prepared.loaded, places, session=row.id, record=options.record, attended=prepared.attended)
+    return open_source(model, loaded, places, session=row.id, record=options.record, attended=prepared.attended)
 
 
 async def build_runtime(
@@ -274,7 +275,7 @@ async def build_runtime(
     options: SessionOptions,
     lease: Lease,
     *,
-    wiring: Wiring,
+    source: ModelSource,
     launcher: ShellLauncher,
     definitions: Definitions,
     servers: SessionServers,
@@ -289,11 +290,11 @@ async def build_runtime(
     wraps the ports once, here.
     """
     loaded = prepared.loaded
-    types = _types_of(prepared, options, wiring, definitions)
+    types = _types_of(prepared, options, source, definitions)
     keeper = await open_keeper(prepared.places, prepared.store, loaded.environment, real=prepared.runs_tools)
     lead = await lead_of(types, options, keeper, prepared.row.id, forked=prepared.worktree)
     initial = definitions.types[lead.agent_type].initial_prompt
-    row = await _save_row(prepared, options, lease, wiring, lead=lead, initial=initial)
+    row = await _save_row(prepared, options, lease, source, lead=lead, initial=initial)
     memories = memories_of(prepared.places, loaded, row.id)
     spawnable = types.descriptions(lead.agent_type)
     in_call = options.permissions.asks_in_call
@@ -301,7 +302,7 @@ async def build_runtime(
     tools = runtime_tools(loaded, workspace, spawnable, memories, root_cache=root_cache, asks_in_call=in_call)
     private = dict[str, set[str]]()
     ports = replace(
-        _build_ports(prepared, options, wiring, launcher, definitions=definitions, memories=memories),
+        _build_ports(prepared, options, source, launcher, definitions=definitions, memories=memories),
         tools=servers.added_to(with_own(tools, options.extensions.tools), private),
         hooks=hooks,
         worktrees=keeper,
@@ -312,11 +313,11 @@ async def build_runtime(
         approvers=approvers,
     )
     budget = session_budget(loaded, row.settings.get("max_cost_usd"))
-    require_price(wiring.chosen, loaded, budget)
+    require_price(source.chosen, loaded, budget)
     patient = servers.manager is None or options.mcp.wait or not prepared.attended
     return SessionRuntime(
         row.id,
-        wiring.wrap(ports),
+        source.wrap(ports),
         lease.fence,
         types.spawned,
         max_agents=loaded.settings.team.max_agents,
@@ -326,18 +327,18 @@ async def build_runtime(
         max_depth=loaded.settings.team.max_depth,
         deferral=Deferral(loaded.settings.mcp.deferred_over, loaded.settings.mcp.deferred_share),
         server_wait=None if patient else loaded.settings.mcp.wait,
-        private=private,
+        private_servers=private,
         moved=prepared.placed is not None and prepared.placed.moved,
     )
 
 
 def _types_of(
-    prepared: PreparedSession, options: SessionOptions, wiring: Wiring, definitions: Definitions
+    prepared: PreparedSession, options: SessionOptions, source: ModelSource, definitions: Definitions
 ) -> AgentTypes:
     return AgentTypes(
         definitions.types,
         prepared.loaded,
-        wiring.chosen,
+        source.chosen,
         prepared.attended,
         options.permissions.answerable,
         skills=definitions.library,
@@ -349,7 +350,7 @@ def _types_of(
 def _build_ports(
     prepared: PreparedSession,
     options: SessionOptions,
-    wiring: Wiring,
+    source: ModelSource,
     launcher: ShellLauncher,
     *,
     definitions: Definitions,
@@ -364,7 +365,7 @@ def _build_ports(
     sandbox = launcher.sandbox.description()
     return Services(
         store=prepared.store,
-        model=wiring.chosen.model,
+        model=source.chosen.model,
         clock=SystemClock(),
         dice=SystemDice(),
         tools={},
@@ -375,7 +376,7 @@ def _build_ports(
             places.workspace,
             skills,
             appended="\n\n".join(filter(None, (options.lead.appended, options.lead.schema))),
-            facts=wiring.facts,
+            facts=source.facts,
             walls=sandbox,
             guidance=guidance,
         ),
@@ -395,7 +396,7 @@ def _build_ports(
         skills=skills,
         hooks=HookRegistry(),
         stages=own_stages(prepared.loaded, places, options.extensions.stages),
-        key_limiter=options.hosting.limiters(prepared.loaded.settings.rate.calls_at_once).of(wiring.chosen.key),
+        key_limiter=options.hosting.limiters(prepared.loaded.settings.rate.calls_at_once).of(source.chosen.key),
     )
 
 
@@ -403,7 +404,7 @@ async def _save_row(
     prepared: PreparedSession,
     options: SessionOptions,
     lease: Lease,
-    wiring: Wiring,
+    source: ModelSource,
     *,
     lead: AgentSpec,
     initial: str,
@@ -425,13 +426,13 @@ async def _save_row(
         if prepared.forked:
             copied = (await branch_of(store, prepared.forked, options.identity.point)).events(now)
         # A resumed session gets its prompt later, with the other changes of this run.
-        row, first = _first_prompt(row, options.identity.prompt, "", wiring) if options.identity.fork else (row, None)
+        row, first = _first_prompt(row, options.identity.prompt, "", source) if options.identity.fork else (row, None)
         records = first_records(row.id, lead, copied, now)
         await create_session(store, row, lead, fence=lease.fence, first=first, also=records)
     elif options.identity.resume:  # its row was damaged, and is written again
         await store.commit(Put(session_key(row.id), row.encode(), expected=0), fence=lease.fence)
     else:
-        row, first = _first_prompt(row, options.identity.prompt, initial, wiring)
+        row, first = _first_prompt(row, options.identity.prompt, initial, source)
         await create_session(store, row, lead, fence=lease.fence, first=first)
     return row
 
@@ -505,7 +506,7 @@ def _find_files(
 
 
 def _first_prompt(
-    row: SessionRow, prompt: str | None, initial: str, wiring: Wiring
+    row: SessionRow, prompt: str | None, initial: str, source: ModelSource
 ) -> tuple[SessionRow, Envelope | None]:
     """Return the row, named by the prompt, and the lead's first envelope.
 
@@ -514,7 +515,7 @@ def _first_prompt(
     text = "\n\n".join(text for text in (initial, prompt) if text)
     if not text and prompt is None:
         return row, None
-    nonce = wiring.nonce(secrets.token_hex(8))
+    nonce = source.nonce(secrets.token_hex(8))
     return named(row, prompt or initial), prompt_envelope(row.id, text, now=SystemClock().now(), nonce=nonce)
 
 
@@ -549,7 +550,7 @@ def _report(host: SessionRuntime, line: str) -> None:
 @asynccontextmanager
 async def run_supervisor(
     team: Team,
-    wiring: Wiring,
+    source: ModelSource,
     host_row: HostRow,
     launcher: ShellLauncher,
     *,
@@ -572,12 +573,12 @@ async def run_supervisor(
                 await group.start(partial(LiveHost(host).serve, live, host_row))
             if live is not None and launcher.level == 0 and can_announce(host.ports.store):
                 await group.start(partial(guard_answers, host, live, host_row))
-            if wiring.schedules:
+            if source.schedules:
                 group.start_soon(keep_reading, definitions, tell)
             group.start_soon(keep_patience, host.ports.store, tell)
             group.start_soon(watch_cut_off, host.ports.store, host.fence)
-            group.start_soon(team.run, wiring.schedules)
-            group.start_soon(wiring.feed, host)
+            group.start_soon(team.run, source.schedules)
+            group.start_soon(source.feed, host)
             group.start_soon(watch_take_over, host.ports.store, host.session, host_row)
             freeze_opened()
             try:

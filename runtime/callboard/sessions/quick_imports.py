@@ -1,4 +1,4 @@
-"""Imports of large packages without garbage collections in between."""
+"""Faster imports of large packages: no garbage collection runs in between."""
 
 from __future__ import annotations
 

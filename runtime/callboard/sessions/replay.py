@@ -60,33 +60,33 @@ LIVE_PATIENCE = 660.0
 
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
-    """Session that is being recorded. For its methods see `Wiring`."""
+    """Session that is being recorded. For its methods see `ModelSource`."""
 
     chosen: ModelSelection
-    tape: Recording
+    recording: Recording
     schedules: bool = True
 
     def wrap(self, ports: Services) -> Services:
-        course = DeliveryRecorder(self.tape)
+        delivery_order = DeliveryRecorder(self.recording)
         return replace(
             ports,
-            tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.tape)),
-            judge=TapedJudge(ports.judge, self.tape),
-            archive=TapedArchive(ports.archive, self.tape),
-            launcher=RecordedLauncher(ports.launcher, self.tape),
-            dice=TapedDice(ports.dice, self.tape),
-            surroundings=_taped(ports.surroundings, self.tape),
-            observers=(course, *ports.observers),
-            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.tape),
-            script=course,
-            servers=ports.servers and RecordedServers(ports.servers, self.tape),
+            tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.recording)),
+            judge=TapedJudge(ports.judge, self.recording),
+            archive=TapedArchive(ports.archive, self.recording),
+            launcher=RecordedLauncher(ports.launcher, self.recording),
+            dice=TapedDice(ports.dice, self.recording),
+            surroundings=_recorded_surroundings(ports.surroundings, self.recording),
+            observers=(delivery_order, *ports.observers),
+            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.recording),
+            script=delivery_order,
+            servers=ports.servers and RecordedServers(ports.servers, self.recording),
         )
 
     def nonce(self, real: str) -> str:
-        return self.tape.new_id("person", real)
+        return self.recording.new_id("person", real)
 
     def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
-        return taped_facts(self.tape, agent, real)
+        return taped_facts(self.recording, agent, real)
 
     def verdict(self) -> str:
         return ""
@@ -96,12 +96,12 @@ class RecordingSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """Session that is replayed. For its methods see `Wiring`."""
+class ReplaySource:
+    """Session that is replayed. For its methods see `ModelSource`."""
 
     chosen: ModelSelection
-    tape: Cassette
-    course: DeliveryOrder
+    cassette: Cassette
+    delivery_order: DeliveryOrder
     live_tools: bool
     schedules: bool = False
 
@@ -111,38 +111,38 @@ class Replayed:
         Permissions of tools that really run are the exception, because a cassette does not contain them.
         """
         ports = self._with_servers(self._as_recorded(ports))
-        approver: Approver = ReplayedApprover(self.tape, self.course, permissions=not self.live_tools)
+        approver: Approver = ReplayedApprover(self.cassette, self.delivery_order, permissions=not self.live_tools)
         shared = replace(
             ports,
             tools=wrapped(ports.tools, self._tool),
-            dice=TapedDice(ports.dice, self.tape),
-            surroundings=_taped(ports.surroundings, self.tape),
-            observers=(self.course, *ports.observers),
+            dice=TapedDice(ports.dice, self.cassette),
+            surroundings=_recorded_surroundings(ports.surroundings, self.cassette),
+            observers=(self.delivery_order, *ports.observers),
             approvers=(approver, *(ports.approvers if self.live_tools else ())),
-            script=self.course,
+            script=self.delivery_order,
         )
         if self.live_tools:
             return shared
         return replace(
             shared,
-            judge=TapedJudge(ports.judge, self.tape),
-            archive=TapedArchive(ports.archive, self.tape),
-            launcher=ReplayedLauncher(self.tape, self.course),
-            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.tape),
+            judge=TapedJudge(ports.judge, self.cassette),
+            archive=TapedArchive(ports.archive, self.cassette),
+            launcher=ReplayedLauncher(self.cassette, self.delivery_order),
+            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.cassette),
         )
 
     def nonce(self, real: str) -> str:
-        return self.tape.new_id("person", real)
+        return self.cassette.new_id("person", real)
 
     def facts(self, agent: str, real: tuple[str, ...]) -> tuple[str, ...]:
-        return taped_facts(self.tape, agent, real)
+        return taped_facts(self.cassette, agent, real)
 
     def verdict(self) -> str:
-        return self.tape.told or self.tape.unfinished()
+        return self.cassette.told or self.cassette.unfinished()
 
     async def feed(self, host: SessionRuntime) -> None:
         """Send the envelopes of schedules at the same points as in the recording."""
-        async with self.course.outside as envelopes:
+        async with self.delivery_order.outside as envelopes:
             async for envelope in envelopes:
                 await host.commit(sending(host.session, envelope))
 
@@ -151,13 +151,13 @@ class Replayed:
 
         The recorded version may have had fewer tools, or described them otherwise.
         """
-        listed = self.tape.listed_tools()
+        listed = self.cassette.listed_tools()
         tools = {name: as_listed(tool, listed[name]) for name, tool in ports.tools.items() if name in listed}
         return replace(ports, tools=tools) if listed else ports
 
     def _with_servers(self, ports: Services) -> Services:
         """Return the ports with the tools of MCP servers as the recorded session had them."""
-        servers = replayed_servers(self.tape) if ports.servers is None else None
+        servers = replayed_servers(self.cassette) if ports.servers is None else None
         if servers is None:
             return ports
         own = {**ports.tools, **{tool.spec.name: tool for tool in server_tools(servers)}}
@@ -165,37 +165,40 @@ class Replayed:
 
     def _tool(self, tool: Tool) -> Tool:
         if tool.spec.effect == "store" or tool.spec.name == "complete_task":
-            return ReplayedStoreTool(tool, self.tape, self.course)
+            return ReplayedStoreTool(tool, self.cassette, self.delivery_order)
         if self.live_tools or tool.spec.name == "task":
             return tool
         if tool.spec.name == "task_stop":
-            return ReplayedStopTool(tool, self.tape, self.course)
-        replayed = ReplayedWorktreeTool if tool.spec.name in WORKTREE_TOOLS else ReplayedTool
-        return replayed(tool, self.tape)
+            return ReplayedStopTool(tool, self.cassette, self.delivery_order)
+        tool_type = ReplayedWorktreeTool if tool.spec.name in WORKTREE_TOOLS else ReplayedTool
+        return tool_type(tool, self.cassette)
 
 
 @asynccontextmanager
-async def replayed(
+async def replay_source(
     file: Path, session: str, loaded: LoadedSettings, places: WorkspacePaths, *, live_tools: bool
-) -> AsyncGenerator[Replayed]:
+) -> AsyncGenerator[ReplaySource]:
     """Yield the model and the delivery order of a replay of this file.
 
     Raises `SettingsError` with file and line for a damaged cassette.
     """
     cassette = await anyio.to_thread.run_sync(Cassette, file, _placeholders(places, session))
-    course = DeliveryOrder(cassette, SystemClock(), LIVE_PATIENCE if live_tools else PATIENCE)
+    delivery_order = DeliveryOrder(cassette, SystemClock(), LIVE_PATIENCE if live_tools else PATIENCE)
     limits = _limits_of(cassette, loaded)
     fallbacks = tuple(str(name) for name in cassette.header.get("fallbacks", ()))
     try:
-        yield Replayed(
-            ModelSelection(CassetteModel(cassette), cassette.model, limits, fallbacks), cassette, course, live_tools
+        yield ReplaySource(
+            ModelSelection(CassetteModel(cassette), cassette.model, limits, fallbacks),
+            cassette,
+            delivery_order,
+            live_tools,
         )
     finally:
-        course.close()
+        delivery_order.close()
 
 
 @contextmanager
-def recorded(
+def recording_source(
     chosen: ModelSelection, record: Path, places: WorkspacePaths, *, session: str, attended: bool
 ) -> Generator[RecordingSource]:
     """Yield the model of a session whose calls are recorded. Raises `UsageError` if the cassette cannot be written."""
@@ -229,7 +232,7 @@ def _limits_of(cassette: Cassette, loaded: LoadedSettings) -> dict[str, ModelLim
     return limits
 
 
-def _taped(world: Surroundings | None, tape: Tape) -> Surroundings | None:
+def _recorded_surroundings(world: Surroundings | None, tape: Tape) -> Surroundings | None:
     return None if world is None else TapedSurroundings(world, tape)
 
 

@@ -24,7 +24,7 @@ from callboard.types.lazy_dataclass import dataclass
 _SESSION = late_pattern(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 
 
-class Wiring(Protocol):
+class ModelSource(Protocol):
     """Model and ports of a session."""
 
     @property
@@ -57,7 +57,7 @@ class Wiring(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class LiveSource:
     """Session that is neither recorded nor a replay."""
 
     chosen: ModelSelection
@@ -110,32 +110,32 @@ async def find_replay(model: str, stack: AsyncExitStack) -> Replay | None:
 
 
 @asynccontextmanager
-async def wired_for_replay(
+async def open_replay_source(
     replay: Replay, loaded: LoadedSettings, places: WorkspacePaths, live_tools: bool
-) -> AsyncGenerator[Wiring]:
+) -> AsyncGenerator[ModelSource]:
     """Yield the model and the delivery order of a replay.
 
     Raises `SettingsError` with file and line for a damaged cassette.
     """
-    from callboard.sessions.replay import replayed  # noqa: PLC0415 - most sessions are no replays
+    from callboard.sessions.replay import replay_source  # noqa: PLC0415 - most sessions are no replays
 
-    async with replayed(replay.file, replay.session, loaded, places, live_tools=live_tools) as wiring:
-        yield wiring
+    async with replay_source(replay.file, replay.session, loaded, places, live_tools=live_tools) as source:
+        yield source
 
 
 @asynccontextmanager
-async def wired(
+async def open_source(
     model: str, loaded: LoadedSettings, places: WorkspacePaths, *, session: str, record: Path | None, attended: bool
-) -> AsyncGenerator[Wiring]:
+) -> AsyncGenerator[ModelSource]:
     """Yield the model of a session that is not a replay, recorded if requested.
 
     Raises the errors of `choose_model`, and `UsageError` if the cassette cannot be written.
     """
     async with choose_model(model, loaded, places, session) as chosen:
         if record is None:
-            yield Plain(chosen)
+            yield LiveSource(chosen)
             return
-        from callboard.sessions.replay import recorded  # noqa: PLC0415 - most sessions are not recorded
+        from callboard.sessions.replay import recording_source  # noqa: PLC0415 - most sessions are not recorded
 
-        with recorded(chosen, record, places, session=session, attended=attended) as wiring:
-            yield wiring
+        with recording_source(chosen, record, places, session=session, attended=attended) as source:
+            yield source

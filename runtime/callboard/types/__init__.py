@@ -1,0 +1,1 @@
+"""Values that all layers share: records, events, steps, specs, settings, and errors."""

@@ -1,4 +1,4 @@
-"""Messages about a name that is none of the possible ones."""
+"""Messages about an unknown name, with the names to choose from."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ async def test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_no
     merged = trees.git("commit-tree", "wt/one^{tree}", "-p", base, "-p", "wt/one", "-m", "merge")
     registry = trees.registry
     tree = (await trees.keeper.worktrees())[0]
-    intent = registry.about(tree, "merging", WorktreeActor("lead", "s1", "call_5"))
+    intent = registry.entry_for(tree, "merging", WorktreeActor("lead", "s1", "call_5"))
     await registry.note(intent.model_copy(update={"base": base, "onto": "main", "commit": merged}))
     (trees.workspace / "a.txt").write_text("mine\n")
     (trees.workspace / "b.txt").write_text("mi")

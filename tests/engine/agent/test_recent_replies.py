@@ -45,7 +45,7 @@ def took(recent: RecentReplies, before: Life, life: Life) -> None:
     """Note the events between two moments, one by one, as a session does."""
     for event in life.events[len(before.events) :]:
         before = before.again(event)
-        recent.take((event,), before.state)
+        recent.add((event,), before.state)
 
 
 def after(life: Life, step: str, number: int) -> Life:
@@ -91,7 +91,7 @@ def test_the_agents_own_messages_are_offered_only_where_they_equal_the_journals(
         first = written.lines
         written, more = next_lines(written, life.state, from_journal, replies=replies, origin=Origin())
         lines[first:] = more
-        recent.forget(written)
+        recent.drop_written(written)
     written, whole = next_lines(
         TranscriptProgress(), life.state, unedited(enumerate(life.events, 1)), replies=_replies(life), origin=Origin()
     )

@@ -39,7 +39,7 @@ class ServerWorld(World):
 
     def host(self, session: str) -> SessionRuntime:
         host = super().host(session)
-        theirs = server_tools(self.servers, partial(hidden_tools, self.servers, host.private))
+        theirs = server_tools(self.servers, partial(hidden_tools, self.servers, host.private_servers))
         more: dict[str, Tool] = {tool.spec.name: tool for tool in theirs}
         box = Toolbox({**self.tools, **more}, self.servers)
         prompts = ServerPrompts(self.servers)

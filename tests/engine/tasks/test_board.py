@@ -317,8 +317,8 @@ async def test_who_was_stopped_because_it_repeats_itself_takes_no_task_until_it_
             stopped, identity=replace(stopped.identity, spec=stopped.me.model_copy(update={"claims_tasks": True}))
         )
         board = {"t1": Task(id="t1", subject="the t1", created_at=1.0)}
-        assert ready_for(board, host.holder(stopped)) == []
+        assert ready_for(board, host.task_holder(stopped)) == []
         kept = {"t1": board["t1"].model_copy(update={"reserved_for": "amy"})}
-        assert len(ready_for(kept, host.holder(stopped))) == 1
+        assert len(ready_for(kept, host.task_holder(stopped))) == 1
         later = replace(stopped, turns=replace(stopped.turns, last_limit=""))  # its newest turn ended in another way
-        assert len(ready_for(board, host.holder(later))) == 1
+        assert len(ready_for(board, host.task_holder(later))) == 1

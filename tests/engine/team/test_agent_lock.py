@@ -97,8 +97,8 @@ async def test_a_block_without_the_lock_is_refused() -> None:
     without = AgentLockHolder(lock)
     with AgentLockHolder(lock):
         for show in (
-            lambda: host.observed(without, 1, [ev.TurnEnded(at=0, turn="t", reason="end", text="hello")]),
-            lambda: host.streamed(without, Delta("text", "hello")),
+            lambda: host.report_events(without, 1, [ev.TurnEnded(at=0, turn="t", reason="end", text="hello")]),
+            lambda: host.report_output(without, Delta("text", "hello")),
         ):
             with pytest.raises(AgentLockError, match="alice shows output without its agent_lock"):
                 show()

@@ -14,7 +14,7 @@ import anyio.to_thread
 import structlog
 
 from callboard.adapters.extensions.memory_notes import NoteFolder, StoredNote
-from callboard.core.context import project_instructions as guidance
+from callboard.core.context import project_instructions
 from callboard.core.memory.note import LONGEST, Note, Place, prompt_part
 from callboard.core.memory.relevance import MOST, chosen
 from callboard.core.memory.secrets import without_secrets
@@ -140,7 +140,7 @@ def _injection(place: Place, stored: StoredNote) -> Injection:
     body = note.body
     if len(body) > SHOWN:
         body = f"{body[:SHOWN]}\n[Cut: {len(body):,} characters. `recall` shows all.]"
-    return guidance.note(place, note.name, stored.digest, f"{head}\n{note.description}\n\n{body}")
+    return project_instructions.note(place, note.name, stored.digest, f"{head}\n{note.description}\n\n{body}")
 
 
 def _read(folder: NoteFolder) -> tuple[tuple[StoredNote, ...], str]:

@@ -100,10 +100,10 @@ class SkillLibrary:
     """Skills of one session. Implements the port `Skills`."""
 
     def __init__(
-        self, places: ExtensionPaths, wishes: SkillChoices | None = None, uses: SkillUses | None = None
+        self, places: ExtensionPaths, choices: SkillChoices | None = None, uses: SkillUses | None = None
     ) -> None:
         self._places = places
-        self._wishes = wishes or SkillChoices()
+        self._choices = choices or SkillChoices()
         self._uses = uses or SkillUses()
         self._marks: tuple[Mark, ...] | None = None
         self._changing: tuple[Sequence[Source], Sequence[Source]] | None = None
@@ -172,8 +172,8 @@ class SkillLibrary:
                 texts.append(skill.text if seen == "on" else replace(skill.text, description=""))
         if not window:
             return texts
-        budget = self._wishes.characters
-        budget = budget_of(window, self._wishes.share) if budget is None else budget
+        budget = self._choices.characters
+        budget = budget_of(window, self._choices.share) if budget is None else budget
         fitting = listed(texts, counts, budget)
         return [
             skill_text if skill_text.description == text else replace(skill_text, description=text)
@@ -217,7 +217,7 @@ class SkillLibrary:
 
     def awaits_trust(self, name: str) -> bool:
         """Return True if the workspace has a command of this name that is not used because it is not trusted."""
-        if self._wishes.off or self._places.trusted or self._places.workspace is None:
+        if self._choices.off or self._places.trusted or self._places.workspace is None:
             return False
         skill = load_skills(replace(self._places, texts=True, bundled=False)).items.get(name)
         return skill is not None and skill.source.scope == "workspace" and skill.text.for_person
@@ -229,8 +229,8 @@ class SkillLibrary:
 
     def _seen(self, text: SkillText) -> Shown:
         names = [name for name in (text.name, text.second) if name]
-        shown = self._wishes.overrides.get(text.name) or self._wishes.overrides.get(text.second, "on")
-        only = self._wishes.only
+        shown = self._choices.overrides.get(text.name) or self._choices.overrides.get(text.second, "on")
+        only = self._choices.only
         if shown != "off" and only is not None and not _is_named(names, only):
             return "user-invocable-only"
         return shown
@@ -240,12 +240,12 @@ class SkillLibrary:
         self._uses.add(skill.text.name)
         off = "the setting skills.commands switches them off"
         reason = skill.text.no_commands or (
-            off if not self._wishes.commands and skill.source.scope != "bundled" else ""
+            off if not self._choices.commands and skill.source.scope != "bundled" else ""
         )
         return replace(skill.text, body=body, no_commands=reason)
 
     def _current(self) -> LoadedItems[Skill]:
-        if self._wishes.off:
+        if self._choices.off:
             return self._loaded
         if self._changing is None:
             self._changing = (
@@ -256,7 +256,7 @@ class SkillLibrary:
         marks = tuple(mark for source in skills for mark in skill_paths(source).marks)
         marks += tuple(mark for source in commands for mark in agent_paths(source).marks)
         if marks != self._marks:
-            self._loaded = load_skills(self._places, self._wishes.longest)
+            self._loaded = load_skills(self._places, self._choices.longest)
             self._aliases = aliases_of(self._loaded.items)
             self._marks = marks
         return self._loaded

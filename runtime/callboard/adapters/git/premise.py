@@ -1,4 +1,4 @@
-"""Check that git's reading commands run nothing of a repository: the condition of letter G.
+"""Check that git commands that only read run no program of a repository (docs/permissions.md, letter G).
 
 It reads, without git, the files that git would obey: the configuration, the index (git enters a nested repository in it
 with that repository's configuration) and the one hook that reading commands run. Anything that leads git to another

@@ -1,4 +1,4 @@
-"""Basis of all acts on worktrees: their places, the record, the locks, and the repair of interrupted acts.
+"""The worktrees of one workspace: their folders, their record, their locks, and the repair of interrupted acts.
 
 Only one act at a time runs on a worktree, and only one change at a time of the repository's lists, also between
 processes. A process that takes the lock of a worktree with an unfinished act repairs the worktree first: the process of
@@ -47,15 +47,15 @@ class WorktreeRegistry:
     def path(self, name: str) -> Path:
         return self.root / name
 
-    def aside(self, name: str) -> Path:
+    def aside_folder(self, name: str) -> Path:
         """Return the folder where a worktree, out of use, is checked once more before it is removed."""
         return self.root / ".removing" / name
 
-    def gone(self, name: str) -> Path:
+    def gone_folder(self, name: str) -> Path:
         """Return the folder for a worktree that is no longer needed."""
         return self.root / ".gone" / name
 
-    def merging(self, name: str) -> Path:
+    def merge_folder(self, name: str) -> Path:
         """Return the folder where a merge is made and tested."""
         return self.root / ".merging" / name
 
@@ -74,13 +74,13 @@ class WorktreeRegistry:
         return await find_repository(self.git)
 
     @asynccontextmanager
-    async def books(self, repo: Repository) -> AsyncGenerator[None]:
+    async def locked_lists(self, repo: Repository) -> AsyncGenerator[None]:
         """Hold the lock for git's lists of branches and worktrees, for single git calls."""
         async with holding(repo.common / "callboard.lock", wait=True):
             yield
 
     @asynccontextmanager
-    async def busy(self, name: str) -> AsyncGenerator[Worktrees]:
+    async def locked_worktree(self, name: str) -> AsyncGenerator[Worktrees]:
         """Hold the lock for acts on one worktree, and repair the worktree if necessary.
 
         Raises `ToolRefused` during another act.
@@ -113,17 +113,17 @@ class WorktreeRegistry:
         spot = await repo.spot(self.path(tree.name))
         if spot is not None and spot.admin is not None and await _is_whole(repo, spot, tree.branch):
             (spot.admin / "locked").unlink(missing_ok=True)  # git's own mark of a worktree that is being created
-            await self.note(self.about(tree, "made", author_of(tree)))
+            await self.note(self.entry_for(tree, "made", author_of(tree)))
             return f"the worktree {tree.name} was finished"
-        await self.unmake(repo, tree)
+        await self.undo_creation(repo, tree)
         return f"the creation of the worktree {tree.name} was interrupted, and was undone"
 
-    async def unmake(self, repo: Repository, tree: Worktree) -> None:
+    async def undo_creation(self, repo: Repository, tree: Worktree) -> None:
         """Undo an interrupted `git worktree add`. No agent has used the folder yet."""
         path = self.path(tree.name)
         intent = tree.intent
         assert intent is not None, "what is being made was begun"
-        async with self.books(repo):
+        async with self.locked_lists(repo):
             await remove_tree(path)
             await repo.forget(path, tree.name, spare=False)
             # A killed git call leaves its lock of the branch.
@@ -132,34 +132,36 @@ class WorktreeRegistry:
             # Only a branch that this act created and that was not moved since.
             if new and await repo.commit_of(f"refs/heads/{tree.branch}") == intent.base:
                 await repo.ask("update-ref", "-d", f"refs/heads/{tree.branch}", intent.base)
-        await self.note(self.about(tree, "undone", author_of(tree)))
+        await self.note(self.entry_for(tree, "undone", author_of(tree)))
 
     async def _repair_removal(self, tree: Worktree) -> str:
         repo = await self.repository()
         path = self.path(tree.name)
-        aside = self.aside(tree.name)
-        gone = self.gone(tree.name)
+        aside = self.aside_folder(tree.name)
+        gone = self.gone_folder(tree.name)
         if aside.exists() and not path.exists():
             aside.rename(path)
         if path.exists() and not gone.exists():
-            await self.note(self.about(tree, "undone", author_of(tree)))
+            await self.note(self.entry_for(tree, "undone", author_of(tree)))
             return f"the worktree {tree.name} was about to be removed, and was put back"
-        await self.clear(repo, tree, author_of(tree))
+        await self.finish_removal(repo, tree, author_of(tree))
         return f"the worktree {tree.name} was removed to the end"
 
-    async def clear(self, repo: Repository, tree: Worktree, author: WorktreeActor) -> tuple[str, tuple[str, ...]]:
+    async def finish_removal(
+        self, repo: Repository, tree: Worktree, author: WorktreeActor
+    ) -> tuple[str, tuple[str, ...]]:
         """Finish a removal whose folder has been moved away.
 
         Return the branch if it was kept, and the tasks that were bound to the worktree. May be repeated from any point.
         """
-        await remove_tree(self.gone(tree.name))
-        async with self.books(repo):
+        await remove_tree(self.gone_folder(tree.name))
+        async with self.locked_lists(repo):
             await repo.forget(self.path(tree.name), tree.name)
             branch = "" if await repo.drop_branch(tree.branch) else tree.branch
-        done = self.about(tree, "removed", author).model_copy(update={"branch": branch})
-        return branch, await self.note_gone(done)
+        done = self.entry_for(tree, "removed", author).model_copy(update={"branch": branch})
+        return branch, await self.note_removal(done)
 
-    async def note_gone(self, done: WorktreeNoted) -> tuple[str, ...]:
+    async def note_removal(self, done: WorktreeNoted) -> tuple[str, ...]:
         """Record a removal, and bind its tasks to the workspace again in the same commit. Return their ids."""
         while True:
             bound = [(task, row) async for task, row in self._tasks(done.name)]
@@ -190,39 +192,39 @@ class WorktreeRegistry:
                 rescue = f"{tree.name}-{intent.tip[:10]}"
                 await repo.free_index(spot, intent.at)
                 await repo.put_back(spot, intent.tip, [path for path in paths.split("\0") if path], rescue)
-        await self.note(self.about(tree, "joined" if whole else "undone", author_of(tree)))
+        await self.note(self.entry_for(tree, "joined" if whole else "undone", author_of(tree)))
         return f"the worktree {tree.name} was being brought up to date, and " + ("is" if whole else "was put back")
 
     async def _repair_merge(self, tree: Worktree) -> str:
         repo = await self.repository()
         intent = tree.intent
         assert intent is not None, "what is being merged was begun"
-        await self.drop_merging(repo, tree.name)
+        await self.remove_merge_folder(repo, tree.name)
         if intent.commit:
             await settled(intent.commit)
         ref = await repo.commit_of(f"refs/heads/{intent.onto}")
         # The commit is noted just before the branch moves, so it distinguishes the two cases
         # (test_a_merge_cut_in_the_middle_of_the_files_is_taken_back_and_loses_nothing).
         if intent.commit and await is_ancestor(repo, intent.commit, ref):
-            await self.note(self.about(tree, "merged", author_of(tree)).model_copy(update=_merge_fields(intent)))
+            await self.note(self.entry_for(tree, "merged", author_of(tree)).model_copy(update=_merge_fields(intent)))
             return f"the merge of {tree.branch} into {intent.onto} was complete"
         if intent.commit and ref == intent.base and await repo.branch() == intent.onto:
             text = await repo.ask("diff", "--name-only", "-z", "--no-renames", intent.base, intent.commit)
             paths = [path for path in text.split("\0") if path]
             await repo.free_index(repo.workspace, intent.at)
             await repo.put_back(repo.workspace, intent.base, paths, f"{tree.name}-{intent.commit[:10]}")
-        await self.note(self.about(tree, "undone", author_of(tree)))
+        await self.note(self.entry_for(tree, "undone", author_of(tree)))
         return f"the merge of {tree.branch} into {intent.onto} was interrupted, and was undone"
 
-    async def drop_merging(self, repo: Repository, name: str) -> None:
+    async def remove_merge_folder(self, repo: Repository, name: str) -> None:
         """Remove the folder of a merge, which contains no other work."""
-        async with self.books(repo):
-            await remove_tree(self.merging(name))
-            await repo.forget(self.merging(name), name, spare=False)
+        async with self.locked_lists(repo):
+            await remove_tree(self.merge_folder(name))
+            await repo.forget(self.merge_folder(name), name, spare=False)
 
     # Record
 
-    def about(self, tree: Worktree, act: WorktreeAct, author: WorktreeActor) -> WorktreeNoted:
+    def entry_for(self, tree: Worktree, act: WorktreeAct, author: WorktreeActor) -> WorktreeNoted:
         """Return an entry about a worktree."""
         return WorktreeNoted(
             at=self.clock.now(),

@@ -1,4 +1,4 @@
-"""Questions to a git repository about its branches and losses, and the repair of a tree after an interrupted change.
+"""One git repository: its branches, work that could be lost, and the repair of files after an interrupted change.
 
 Every call goes through the hardened git. Git finds a linked worktree by its own folder in git's (`WorkingTree.admin`),
 never by the `.git` file in it, which an agent there could have changed. A workspace without its own repository is

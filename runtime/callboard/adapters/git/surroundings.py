@@ -1,4 +1,4 @@
-"""Facts around an agent that change by themselves: the time on this machine, and the state of its repository."""
+"""Facts that change without an agent's action: the time on this machine, and the state of its repository."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from callboard.adapters.git.git import Git
-from callboard.adapters.git.record import RUNTIME, WorktreeRegistry, is_ancestor
+from callboard.adapters.git.record import RUNTIME, WorktreeRegistry, author_of, is_ancestor
 from callboard.adapters.git.repository import GitFailed, Repository, WorkingTree
 from callboard.adapters.storage.file_locks import holding
 from callboard.adapters.system.archive import make_private
@@ -48,7 +48,7 @@ class GitWorktrees:
     """The port `WorktreeKeeper` over one workspace's repository."""
 
     def __init__(self, registry: WorktreeRegistry) -> None:
-        """Store the yard, whose folder is created with the first worktree."""
+        """Store the registry, whose folder is created with the first worktree."""
         self._registry = registry
 
     def path(self, name: str) -> Path:
@@ -72,7 +72,7 @@ class GitWorktrees:
         repo = await self._registry.repository()
         repo.refuse_submodules()
         await anyio.to_thread.run_sync(make_private, self._registry.root)
-        async with self._registry.busy(name) as worktrees:
+        async with self._registry.locked_worktree(name) as worktrees:
             existing = worktrees.there.get(name)
             # A call that runs again after a crash (test_the_same_call_finds_its_own_worktree_again).
             if existing is not None and author.call and existing.call == author.call:
@@ -131,33 +131,32 @@ class GitWorktrees:
         new = not (intent.tip or intent.commit)
         how = ["--no-track", "-b", tree.branch] if new else []
         try:
-            async with self._registry.books(repo):
+            async with self._registry.locked_lists(repo):
                 await repo.add_worktree(self.path(tree.name), *how, intent.base if new else tree.branch)
-            made = self._registry.about(tree, "made", WorktreeActor(intent.by, intent.session, intent.call, intent.why))
-            await self._registry.note(made)
+            await self._registry.note(self._registry.entry_for(tree, "made", author_of(tree)))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 # A full disk or a cancellation must not leave a branch or a folder
                 # (test_a_full_disk_is_told_and_leaves_nothing_behind).
-                await self._registry.unmake(repo, tree)
+                await self._registry.undo_creation(repo, tree)
             raise
 
     async def open(self, name: str) -> tuple[Path, str]:
         worktrees = await self._registry.read()
         path = self.path(name)
-        if await self._stands(worktrees, name):
+        if await self._is_ready(worktrees, name):
             return path, ""
         if name not in worktrees.there:
-            raise ToolRefused(_absent(name, worktrees))
-        async with self._registry.busy(name) as worktrees:
-            if await self._stands(worktrees, name):
+            raise ToolRefused(_absent_text(name, worktrees))
+        async with self._registry.locked_worktree(name) as worktrees:
+            if await self._is_ready(worktrees, name):
                 return path, f"the worktree {name} was repaired"
             tree = worktrees.there.get(name)
             if tree is None:
-                raise ToolRefused(_absent(name, worktrees))
+                raise ToolRefused(_absent_text(name, worktrees))
             return await self._restore_folder(tree)
 
-    async def _stands(self, worktrees: Worktrees, name: str) -> bool:
+    async def _is_ready(self, worktrees: Worktrees, name: str) -> bool:
         tree = worktrees.there.get(name)
         ready = tree is not None and tree.standing not in ("making", "removing")
         return ready and await anyio.Path(self.path(name) / ".git").exists()
@@ -171,8 +170,8 @@ class GitWorktrees:
         path = self.path(tree.name)
         tip = await repo.commit_of(f"refs/heads/{tree.branch}")
         if not tip:
-            gone = self._registry.about(tree, "removed", RUNTIME)
-            await self._registry.note_gone(
+            gone = self._registry.entry_for(tree, "removed", RUNTIME)
+            await self._registry.note_removal(
                 gone.model_copy(update={"branch": "", "why": "folder and branch were missing"})
             )
             raise ToolRefused(f"the worktree {tree.name} is gone: its folder and its branch {tree.branch} are missing")
@@ -180,9 +179,9 @@ class GitWorktrees:
             raise ToolRefused(
                 f"{path} is no longer a working tree (`git worktree repair` may help): a person must look"
             )
-        async with self._registry.books(repo):
+        async with self._registry.locked_lists(repo):
             await repo.forget(path, tree.name)
-        making = self._registry.about(tree, "making", RUNTIME).model_copy(update={"base": tip, "tip": tip})
+        making = self._registry.entry_for(tree, "making", RUNTIME).model_copy(update={"base": tip, "tip": tip})
         await self._registry.note(making)
         await self._add(repo, await self._tree(tree.name))
         return path, f"the folder of the worktree {tree.name} was missing, and was created again from {tree.branch}"
@@ -190,9 +189,9 @@ class GitWorktrees:
     # Keeping and removal
 
     async def keep(self, name: str, author: WorktreeActor) -> Worktree:
-        async with self._registry.busy(name) as worktrees:
+        async with self._registry.locked_worktree(name) as worktrees:
             tree = _tree_of(name, worktrees)
-            await self._registry.note(self._registry.about(tree, "kept", author))
+            await self._registry.note(self._registry.entry_for(tree, "kept", author))
             return await self._tree(name)
 
     async def losses(self, name: str) -> Losses:
@@ -209,7 +208,7 @@ class GitWorktrees:
         return _UNKNOWN if await anyio.Path(path).exists() else Losses(commits=await repo.own_commits(tree.branch))
 
     async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
-        async with self._registry.busy(name) as worktrees:
+        async with self._registry.locked_worktree(name) as worktrees:
             # A call that runs again after a crash (test_a_repeated_call_removes_nothing_twice).
             if author.call in worktrees.done:
                 return Removed(worktrees.done[author.call].branch)
@@ -221,12 +220,12 @@ class GitWorktrees:
             repo = await self._registry.repository()
             losses = await self._losses(repo, tree)
             self._refuse_losses(tree, losses.lines(), agreed)
-            begun = self._registry.about(tree, "removing", author)
+            begun = self._registry.entry_for(tree, "removing", author)
             await self._registry.note(begun.model_copy(update={"lost": losses.lines()}))
             removed = Removed("")
             with anyio.CancelScope(shield=True):
                 await self._put_aside(repo, tree, author, agreed)
-                removed = Removed(*await self._registry.clear(repo, tree, author))
+                removed = Removed(*await self._registry.finish_removal(repo, tree, author))
             return removed  # noqa: RET504 - for a type checker a scope may end before its block does
 
     def _refuse_losses(self, tree: Worktree, lines: Sequence[str], agreed: Sequence[str] | None) -> None:
@@ -250,8 +249,8 @@ class GitWorktrees:
     ) -> None:
         """Move the worktree out of use, then check it once more: new changes bring it back."""
         path = self._registry.path(tree.name)
-        aside = self._registry.aside(tree.name)
-        gone = self._registry.gone(tree.name)
+        aside = self._registry.aside_folder(tree.name)
+        gone = self._registry.gone_folder(tree.name)
         spot = await repo.spot(path)
         for folder in (aside.parent, gone.parent):
             await anyio.to_thread.run_sync(make_private, folder)
@@ -265,14 +264,14 @@ class GitWorktrees:
             self._refuse_losses(tree, losses.lines(), agreed)
         except BaseException:
             await anyio.Path(aside).rename(path)
-            await self._registry.note(self._registry.about(tree, "undone", author))
+            await self._registry.note(self._registry.entry_for(tree, "undone", author))
             raise
         await anyio.Path(aside).rename(gone)
 
     # Merge
 
     async def merge(self, name: str, author: WorktreeActor, check: Check | None = None) -> MergeEnd:
-        async with self._registry.busy(name) as worktrees:
+        async with self._registry.locked_worktree(name) as worktrees:
             tree = _tree_of(name, worktrees)
             others = [
                 user
@@ -281,7 +280,7 @@ class GitWorktrees:
             ]
             if others:
                 raise ToolRefused(f"{name} is being worked in: {'; '.join(others)}; wait for its report, then merge")
-            if not await self._stands(worktrees, name):
+            if not await self._is_ready(worktrees, name):
                 await self._restore_folder(tree)
             return await WorktreeMerge(self._registry, await self._registry.repository(), tree, author).run(check)
 
@@ -295,10 +294,10 @@ class GitWorktrees:
             async with holding(self._registry.root / ".locks" / tree.name, wait=False) as held:
                 now = (await self._registry.read()).there.get(tree.name) if held else None
                 if now is not None and now.standing != "ready":
-                    lines.append(await self._mended(now))
+                    lines.append(await self._repair_line(now))
         return lines
 
-    async def _mended(self, tree: Worktree) -> str:
+    async def _repair_line(self, tree: Worktree) -> str:
         try:
             return await self._registry.repair(tree)
         except ToolRefused as failed:  # a missing repository, a full disk: reported, and tried again at the next act
@@ -336,11 +335,11 @@ def worktrees_of(
 def _tree_of(name: str, worktrees: Worktrees) -> Worktree:
     tree = worktrees.there.get(name)
     if tree is None:
-        raise ToolRefused(_absent(name, worktrees))
+        raise ToolRefused(_absent_text(name, worktrees))
     return tree
 
 
-def _absent(name: str, worktrees: Worktrees) -> str:
+def _absent_text(name: str, worktrees: Worktrees) -> str:
     gone = worktrees.gone.get(name)
     if gone is None:
         return unknown("worktree", name[:80], worktrees.there)
@@ -372,8 +371,8 @@ class WorktreeMerge:
     async def run(self, check: Check | None) -> MergeEnd:
         """See the port."""
         onto = await self._branch()
-        spot = await self._spot()
-        saved = await self._save(spot)
+        spot = await self._working_tree()
+        saved = await self._commit_changes(spot)
         base = await self.repo.commit_of(f"refs/heads/{onto}")
         tip = await self.repo.commit_of(f"refs/heads/{self.tree.branch}")
         if await is_ancestor(self.repo, tip, base):
@@ -382,19 +381,19 @@ class WorktreeMerge:
         # Before anything happens, so that the next process can finish or undo it (test_a_kill_at_each_step_is_mended).
         await self.registry.note(intent)
         try:
-            end = await self._through(intent, spot, check)
+            end = await self._merge_and_apply(intent, spot, check)
         except BaseException:
-            await self._over()
+            await self._discard_merge()
             raise
         return MergeEnd(end.how, onto, end.commit, end.files, end.output, end.dirty, saved)
 
-    async def _through(self, intent: WorktreeNoted, spot: WorkingTree, check: Check | None) -> MergeEnd:
+    async def _merge_and_apply(self, intent: WorktreeNoted, spot: WorkingTree, check: Check | None) -> MergeEnd:
         """Continue from the merge in a separate folder to the workspace."""
-        place = await self._place(intent.base)
-        conflicts = await self._combined(place, intent)
+        place = await self._make_merge_folder(intent.base)
+        conflicts = await self._conflicts_of_merge(place, intent)
         if conflicts:
-            await self._over()
-            await self._join(spot, intent)
+            await self._discard_merge()
+            await self._merge_base(spot, intent)
             return MergeEnd("conflict", intent.onto, files=conflicts)
         commit = await self.repo.commit_of("HEAD", place)
         files = await self._changes(intent.base, commit)
@@ -403,11 +402,11 @@ class WorktreeMerge:
         if check is not None:
             checked = await check(place.folder)
             if not checked.passed:
-                await self._over()
+                await self._discard_merge()
                 return MergeEnd("failed", intent.onto, files=files, output=checked.output, dirty=dirty)
         # A cancelled git call is killed, and would leave half of the files changed.
         with anyio.CancelScope(shield=True):
-            await self._forward(intent.model_copy(update={"commit": commit}), files)
+            await self._fast_forward(intent.model_copy(update={"commit": commit}), files)
         return MergeEnd("merged", intent.onto, commit, files, dirty=dirty)
 
     # Before the merge
@@ -427,7 +426,7 @@ class WorktreeMerge:
             )
         return onto
 
-    async def _spot(self) -> WorkingTree:
+    async def _working_tree(self) -> WorkingTree:
         path = self.registry.path(self.tree.name)
         spot = await self.repo.spot(path)
         if spot is None:
@@ -436,7 +435,7 @@ class WorktreeMerge:
             raise ToolRefused(f"{self.tree.name} {reason}")
         return spot
 
-    async def _save(self, spot: WorkingTree) -> tuple[str, ...]:
+    async def _commit_changes(self, spot: WorkingTree) -> tuple[str, ...]:
         """Commit all uncommitted changes in the worktree, including an unfinished merge."""
         assert spot.admin is not None, "a worktree has a folder in git's"
         under_way = self.repo.under_way(spot.admin)
@@ -451,7 +450,7 @@ class WorktreeMerge:
             raise ToolRefused(
                 f"{named}: may hold secrets, and would be committed; remove or ignore them in the worktree first"
             )
-        marked = await anyio.to_thread.run_sync(_marked, spot, status.conflicts)
+        marked = await anyio.to_thread.run_sync(_with_conflict_marks, spot, status.conflicts)
         if marked:
             named = ", ".join(map(displayed_name, marked[:10]))
             raise ToolRefused(
@@ -464,17 +463,17 @@ class WorktreeMerge:
 
     # The merge in a separate folder
 
-    async def _place(self, base: str) -> WorkingTree:
-        folder = self.registry.merging(self.tree.name)
+    async def _make_merge_folder(self, base: str) -> WorkingTree:
+        folder = self.registry.merge_folder(self.tree.name)
         await anyio.to_thread.run_sync(make_private, folder.parent)
-        await self.registry.drop_merging(self.repo, self.tree.name)
-        async with self.registry.books(self.repo):
+        await self.registry.remove_merge_folder(self.repo, self.tree.name)
+        async with self.registry.locked_lists(self.repo):
             await self.repo.add_worktree(folder, "--detach", base)
         spot = await self.repo.spot(folder)
         assert spot is not None, "git has just made it"
         return spot
 
-    async def _combined(self, place: WorkingTree, intent: WorktreeNoted) -> tuple[str, ...]:
+    async def _conflicts_of_merge(self, place: WorkingTree, intent: WorktreeNoted) -> tuple[str, ...]:
         """Merge in that folder, and return the files in conflict."""
         message = f"Merge {self.tree.branch} into {intent.onto}"
         try:
@@ -487,7 +486,7 @@ class WorktreeMerge:
             return conflicts
         return ()
 
-    async def _join(self, spot: WorkingTree, intent: WorktreeNoted) -> None:
+    async def _merge_base(self, spot: WorkingTree, intent: WorktreeNoted) -> None:
         """Merge the base into the worktree, and leave the conflicts there for resolution."""
         with anyio.CancelScope(shield=True):
             await self.registry.note(self._note("joining", base=intent.base, onto=intent.onto, tip=intent.tip))
@@ -542,9 +541,9 @@ class WorktreeMerge:
             )
         return tuple(sorted(dirty))
 
-    async def _forward(self, intent: WorktreeNoted, files: Sequence[str]) -> None:
+    async def _fast_forward(self, intent: WorktreeNoted, files: Sequence[str]) -> None:
         """Move the workspace's branch and files to the tested commit, its only change, or change nothing."""
-        async with self.registry.books(self.repo):
+        async with self.registry.locked_lists(self.repo):
             onto = await self.repo.branch()
             # The checks may have run for minutes, without any lock (test_a_person_who_is_quicker_than_the_tests_wins).
             if onto != intent.onto or await self.repo.commit_of(f"refs/heads/{onto}") != intent.base:
@@ -553,12 +552,12 @@ class WorktreeMerge:
             await self.registry.note(intent)
             # Without --no-overwrite-ignore git replaces ignored files of the user silently.
             await self.repo.ask("merge", "--ff-only", "--quiet", "--no-overwrite-ignore", intent.commit)
-        await self.registry.drop_merging(self.repo, self.tree.name)
+        await self.registry.remove_merge_folder(self.repo, self.tree.name)
         await self.registry.note(intent.model_copy(update={"act": "merged", "at": self.registry.clock.now()}))
 
     # Record
 
-    async def _over(self) -> None:
+    async def _discard_merge(self) -> None:
         """Remove the folder of a merge without result, and record that."""
         with anyio.CancelScope(shield=True):
             now = (await self.registry.read()).there.get(self.tree.name)
@@ -567,7 +566,7 @@ class WorktreeMerge:
             if now.intent is not None and now.intent.commit:  # the workspace was changed: read its state
                 await self.registry.repair(now)
                 return
-            await self.registry.drop_merging(self.repo, self.tree.name)
+            await self.registry.remove_merge_folder(self.repo, self.tree.name)
             await self.registry.note(self._note("undone"))
 
     def _note(self, act: str, **fields: str) -> WorktreeNoted:
@@ -581,14 +580,14 @@ class WorktreeMerge:
         return WorktreeNoted.model_validate({**about, **origin, **fields})
 
 
-def _marked(spot: WorkingTree, conflicts: Sequence[str]) -> list[str]:
+def _with_conflict_marks(spot: WorkingTree, conflicts: Sequence[str]) -> list[str]:
     """Return the files that still contain conflict markers."""
     return [path for path in conflicts if _has_marks(os.path.join(spot.folder, path))]  # noqa: PTH118 - names of git's
 
 
 def _has_marks(path: str) -> bool:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a text that `_marked` joined
+        with open(path, "rb") as file:  # noqa: PTH123 - a text that `_with_conflict_marks` joined
             lines = file.read(_LARGEST).splitlines()
     except OSError:
         return False  # the conflict was resolved by deleting the file

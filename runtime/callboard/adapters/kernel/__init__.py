@@ -1,0 +1,1 @@
+"""Processes as the kernel of the operating system reports them."""

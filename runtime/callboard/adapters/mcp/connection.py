@@ -35,7 +35,7 @@ from callboard.adapters.mcp.stdio import tell
 from callboard.adapters.mcp.tools import CallInFlight
 from callboard.adapters.mcp.transports import ConnectionObservations, ServerEnvironment, Streams, prepare, remote, stdio
 from callboard.adapters.processes.programs import find_program, run_program
-from callboard.core.mcp import limits as limiting
+from callboard.core.mcp import limits as mcp_limits
 from callboard.core.mcp.config_entries import header_fault
 from callboard.core.mcp.limits import HELPER, McpLimits, wait_before_start
 from callboard.core.mcp.results import ResultContent, answer_of, one_line
@@ -179,7 +179,7 @@ class ServerConnection:
             raise ToolRefused(f"the MCP server {self.entry.name} cannot be reached: {self.why}")
         return self._wire
 
-    async def ask(self, method: str, params: Json, *, seconds: float | None = limiting.LISTING) -> Json:
+    async def ask(self, method: str, params: Json, *, seconds: float | None = mcp_limits.LISTING) -> Json:
         """Send a request that is no call of an agent. `seconds`: its timeout; None: none. Raises `ToolRefused`."""
         mcp_session = await self.mcp_session()
         try:
@@ -277,7 +277,7 @@ class ServerConnection:
 
     async def _reconnect(self) -> None:
         """Retry a lost remote server a few times, sooner if a call wants it."""
-        pauses = list(limiting.RECONNECTS)
+        pauses = list(mcp_limits.RECONNECTS)
         while pauses and self.state == "failed":
             pause = pauses.pop(0)
             with anyio.move_on_after(pause):
@@ -288,8 +288,8 @@ class ServerConnection:
             began = anyio.current_time()
             # A server that ends each connection at once would be asked for a new one for ever
             # (test_a_stream_that_ends_at_once_each_time_is_not_opened_for_ever).
-            if await self._one_connection() and anyio.current_time() - began >= limiting.STEADY:
-                pauses = list(limiting.RECONNECTS)
+            if await self._one_connection() and anyio.current_time() - began >= mcp_limits.STEADY:
+                pauses = list(mcp_limits.RECONNECTS)
 
     async def _one_connection(self) -> bool:
         """Connect, serve and clean up. Return True if it was connected. `state` and `why` describe the end."""
@@ -389,15 +389,15 @@ class ServerConnection:
         if self.entry.transport != "stdio":
             return
         now = anyio.current_time()
-        self._starts = [at for at in self._starts if now - at < limiting.RESTARTS_WITHIN]
+        self._starts = [at for at in self._starts if now - at < mcp_limits.RESTARTS_WITHIN]
         # Each call of a model would start the process again
         # (test_one_that_ends_after_each_start_is_not_started_for_ever).
         pause = wait_before_start(self._starts, now)
         if pause is None:
-            remaining = limiting.RESTARTS_WITHIN - (now - self._starts[0])
+            remaining = mcp_limits.RESTARTS_WITHIN - (now - self._starts[0])
             raise ServerFailed(
-                f"it was started {limiting.RESTARTS} times within {limiting.RESTARTS_WITHIN:g} s and ended each time; "
-                f"it may be started again in {remaining:.0f} s"
+                f"it was started {mcp_limits.RESTARTS} times within {mcp_limits.RESTARTS_WITHIN:g} s and ended each"
+                f" time; it may be started again in {remaining:.0f} s"
             )
         await anyio.sleep(pause)
         self._starts.append(anyio.current_time())
@@ -422,7 +422,7 @@ class ServerConnection:
     async def _read_again(self, mcp_session: McpSession) -> None:
         """Read its present lists. If they conflict with another server's tools, the old lists stay."""
         try:
-            with anyio.fail_after(limiting.LISTING):
+            with anyio.fail_after(mcp_limits.LISTING):
                 offer = await offer_of(mcp_session, self.entry, self._around.limits, call=self.call, before=self.offer)
         except (TimeoutError, ServerFailed) as error:
             self._set("connected", f"its lists changed and could not be read again: {one_line(str(error))}")

@@ -1,4 +1,4 @@
-"""Start of servers' programs, so that no file that an agent wrote into the workspace becomes one of them.
+"""Safe start of the programs of MCP servers: no file that an agent wrote into the workspace becomes one of them.
 
 Servers run with the user's rights, and keep the workspace as their folder. So programs and Python modules are not
 searched for there, package runners do not prefer packages installed there, and a file of the workspace that an entry

@@ -1,4 +1,4 @@
-"""Transfer between a server's pipes and the SDK: one message per line, with limits per line and per second.
+"""Messages between a server's pipes and the SDK: one per line, with limits per line and per second.
 
 The SDK reads lines of any length. Here a line over `LONGEST` is dropped. A line that is not a message is dropped and
 counted. If such a line is the answer to a call, the call gets an error. A server that floods is read no faster than

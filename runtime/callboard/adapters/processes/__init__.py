@@ -1,0 +1,1 @@
+"""Processes: commands of agents, the programs of the runtime, services of the system, and private sockets."""

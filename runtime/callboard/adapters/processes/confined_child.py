@@ -1,4 +1,4 @@
-"""Start of one of the runtime's own programs under Landlock and the system call filter. See `confinement.py`.
+"""Child process that restricts itself and becomes a program of the runtime. See `confinement.py`.
 
 Runs as a script with only the standard library. argv: WALL... -- PROGRAM WORDS... Each WALL is `NAME=VALUE`. The
 process restricts itself and then becomes the program. It runs nothing if a restriction cannot be set up.
@@ -15,7 +15,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox import walls as walling
+from callboard.adapters.processes.sandbox import walls as restrictions
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
@@ -31,9 +31,9 @@ def main() -> None:
     command = sys.argv[end + 1 :]
     values = {name: [value for each, _, value in walls if each == name] for name in ("abi", "filter", "read", "write")}
     mark_process()
-    walling.drop_capabilities()
-    walling.landlock(int(values["abi"][0]), values["read"], values["write"], connect=False)
-    walling.filter_calls(bytes.fromhex(values["filter"][0]))
+    restrictions.drop_capabilities()
+    restrictions.landlock(int(values["abi"][0]), values["read"], values["write"], connect=False)
+    restrictions.filter_calls(bytes.fromhex(values["filter"][0]))
     os.execv(command[0], command)  # noqa: S606 - a program of the runtime's own
 
 

@@ -30,9 +30,9 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     sys.modules["callboard"] = package
 
 from callboard.adapters.kernel.process_table import boot_id, row_of
-from callboard.adapters.processes.sandbox import created_paths as guarding
+from callboard.adapters.processes.sandbox import created_paths as path_guard
 from callboard.adapters.processes.sandbox import keeping
-from callboard.adapters.processes.sandbox import walls as walling
+from callboard.adapters.processes.sandbox import walls as restrictions
 from callboard.adapters.processes.sandbox.watching import (
     CONTROL,
     ErrorStream,
@@ -72,7 +72,7 @@ def become_shell(
     watch: Watch,
     keeper: keeping.InnerPipes | None,
     *,
-    group: walling.ControlGroup | None,
+    group: restrictions.ControlGroup | None,
     walls: Walls,
     failed: int,
     errors: ErrorStream | None,
@@ -115,11 +115,11 @@ def become_shell(
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
-        walling.limit(walls["limit"])
+        restrictions.limit(walls["limit"])
         if walls["abi"]:
-            walling.drop_capabilities()
-            walling.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
-            walling.filter_calls(bytes.fromhex(walls["filter"][0]))
+            restrictions.drop_capabilities()
+            restrictions.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
+            restrictions.filter_calls(bytes.fromhex(walls["filter"][0]))
         os.execv(program, arguments)  # noqa: S606 - permission was decided before
     except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
         os.write(failed, str(error).encode(errors="replace")[:1000])
@@ -196,7 +196,7 @@ def leave_code(output: str, code: int) -> None:
         return
 
 
-def finish(watch: Watch, left_behind: int, guard: guarding.PathGuard | None, earlier: str, *, plain: bool) -> None:
+def finish(watch: Watch, left_behind: int, guard: path_guard.PathGuard | None, earlier: str, *, plain: bool) -> None:
     """Write the end of the output file.
 
     The end names paths that were moved aside, processes that remained and were ended, and output that did not fit.
@@ -237,7 +237,7 @@ def take_place(output: str) -> int:
     return descriptor
 
 
-def see_through(watch: Watch, guard: guarding.PathGuard | None, earlier: str, errors: ErrorStream | None) -> int:
+def see_through(watch: Watch, guard: path_guard.PathGuard | None, earlier: str, errors: ErrorStream | None) -> int:
     """Watch the command until all of its processes have ended, and return its exit code."""
     watch.reap()
     while watch.code is None and not watch.stopping:
@@ -295,7 +295,7 @@ def main() -> int:
 def run(watch: Watch, walls: Walls) -> int:
     """Start the command, wait for its end, and return its exit code."""
     guard, record = begin_guard(watch, walls)
-    group = walling.ControlGroup(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
+    group = restrictions.ControlGroup(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
     keeper = keeping.InnerPipes(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
     errors = ErrorStream(walls["errors"][0], int(sys.argv[2])) if walls["errors"] else None
     reason, failed = os.pipe()
@@ -327,7 +327,7 @@ def run(watch: Watch, walls: Walls) -> int:
             group.leave()
 
 
-def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, str]:
+def begin_guard(watch: Watch, walls: Walls) -> tuple[path_guard.PathGuard | None, str]:
     """Guard absent paths.
 
     Return the guard and its record. Paths created since the restrictions were computed become read-only like the other
@@ -336,9 +336,9 @@ def begin_guard(watch: Watch, walls: Walls) -> tuple[guarding.PathGuard | None, 
     if not walls["guard"]:
         return None, ""
     # The folders are opened before the command exists, so that no rename or link can redirect a check.
-    guard = guarding.PathGuard(walls["guard"], guarding.Grants(walls["grants"][0]))
+    guard = path_guard.PathGuard(walls["guard"], path_guard.Grants(walls["grants"][0]))
     walls["late"] = [path for path in guard.late() if not os.path.islink(path)]
-    record = guarding.leave_record(walls["guards"][0], guard, sys.argv[6])
+    record = path_guard.leave_record(walls["guards"][0], guard, sys.argv[6])
 
     def created(descriptor: int) -> None:
         guard.check(descriptor)

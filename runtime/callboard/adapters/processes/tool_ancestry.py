@@ -1,4 +1,4 @@
-"""Distinction between processes started by an agent's tool and by the user, based on kernel data.
+"""Detection of processes that an agent's tool started, by the data of the kernel.
 
 Every process of a tool has a mark that it cannot remove and that is visible without /proc (`tool_mark.py`). A variable
 marks it too, but a command can unset the variable. So the ancestors are checked as well: the environment with which

@@ -1,4 +1,4 @@
-"""Common parts of stores on a disk beyond the port: waits for obstacles, and reports of damage."""
+"""Contract of stores that outlive their processes, beyond the port: damage, erasure, and waits for obstacles."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The machine: clock, files, logs, web server, installation, and temporary folders."""

@@ -1,4 +1,4 @@
-"""Bell between threads of a process: a descriptor that can be read once the bell was rung.
+"""Wake-up between threads of a process: a descriptor that becomes readable when the bell is rung.
 
 Linux has a descriptor for that (`eventfd`); elsewhere a pipe serves as one.
 """

@@ -1,0 +1,1 @@
+"""Tools that agents call, one module for each family."""

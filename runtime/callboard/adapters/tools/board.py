@@ -27,7 +27,7 @@ from callboard.adapters.tools.task_rows import board_of, claim_outcome, find_tas
 from callboard.adapters.tools.team import envelope, team
 from callboard.core.keys import short_id
 from callboard.core.messaging import authority
-from callboard.core.tasks import board as tasks
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.format import board_lines, owner_words, reassigned_text, task_line, task_words
 from callboard.ports.store import Write
 from callboard.ports.tool import CallContext, Finished, Tool, ToolOutcome
@@ -122,7 +122,7 @@ def board_tools() -> tuple[Tool, ...]:
 
 def _create_task(arguments: _Create, context: CallContext) -> ToolOutcome:
     board = board_of(context)
-    task = tasks.create(
+    task = task_rules.create(
         Task(
             id=short_id("task", context.call),
             subject=arguments.subject,
@@ -148,14 +148,14 @@ def _update_task(arguments: _Update, context: CallContext) -> ToolOutcome:
     now = context.now
     task = old
     if arguments.owner:
-        task = tasks.assign(task, _new_owner(arguments.owner, context), me, now)
+        task = task_rules.assign(task, _new_owner(arguments.owner, context), me, now)
     if arguments.status == "cancelled":
-        task = tasks.cancel(task, me, now)
+        task = task_rules.cancel(task, me, now)
     elif arguments.status == "pending":
-        task = tasks.reopen(task, me, now)
+        task = task_rules.reopen(task, me, now)
     change = _change(arguments, context)
     if change is not None:
-        task = tasks.update(task, change, board, now=now, by=me)
+        task = task_rules.update(task, change, board, now=now, by=me)
     if task == old:
         raise ToolRefused("nothing to change: give subject, description, blocked_by, files, check, owner or status")
     writes = _notice(context, old, task)
@@ -165,7 +165,7 @@ def _update_task(arguments: _Update, context: CallContext) -> ToolOutcome:
     return ToolOutcome(text, writes=(put_task(context, task, revision), *writes), data={"task_id": task.id})
 
 
-def _change(arguments: _Update, context: CallContext) -> tasks.TaskChange | None:
+def _change(arguments: _Update, context: CallContext) -> task_rules.TaskChange | None:
     """Return the fields that the update changes; None if there are none."""
     changes = (
         arguments.subject or None,
@@ -176,7 +176,7 @@ def _change(arguments: _Update, context: CallContext) -> tasks.TaskChange | None
     )
     if changes == (None,) * len(changes):
         return None
-    return tasks.TaskChange(*changes, cause=authority.claim(context.spec.name, context.authority))
+    return task_rules.TaskChange(*changes, cause=authority.claim(context.spec.name, context.authority))
 
 
 def _new_owner(name: str, context: CallContext) -> str:
@@ -187,8 +187,8 @@ def _new_owner(name: str, context: CallContext) -> str:
     if name == NOBODY:
         return ""
     entry = context.board.agent(name)
-    if entry is None or not tasks.takes_tasks(entry[0]):
-        names = [row.name for row in team(context) if tasks.takes_tasks(row)]
+    if entry is None or not task_rules.takes_tasks(entry[0]):
+        names = [row.name for row in team(context) if task_rules.takes_tasks(row)]
         raise ToolRefused(f"owner: {name!r} takes no task: {choose([*names, repr(NOBODY)])}")
     return name
 
@@ -204,9 +204,9 @@ def _notice(context: CallContext, old: Task, task: Task) -> tuple[Write, ...]:
     return tuple(writes)
 
 
-def _held_still(context: CallContext, added: set[str], board: tasks.Tasks) -> tuple[Write, ...]:
+def _held_still(context: CallContext, added: set[str], board: task_rules.Tasks) -> tuple[Write, ...]:
     """Return unchanged writes of the rows behind new dependencies, so that no simultaneous change can close a cycle."""
-    rows = [find_task(context, task_id) for task_id in tasks.behind(added, board)]
+    rows = [find_task(context, task_id) for task_id in task_rules.behind(added, board)]
     return tuple(put_task(context, task, revision) for task, revision in rows)
 
 
@@ -214,7 +214,7 @@ def _list_tasks(arguments: _List, context: CallContext) -> ToolOutcome:
     board = board_of(context)
     matches = [task for task in board.values() if _is_wanted(task, arguments.status, board)]
     matches.sort(key=lambda task: (task.created_at, task.id))
-    visible = tasks.without_old(matches)
+    visible = task_rules.without_old(matches)
     text = board_lines(visible, board)
     if not text:
         text = f"No task is {arguments.status}." if arguments.status else "The board is empty."
@@ -223,8 +223,8 @@ def _list_tasks(arguments: _List, context: CallContext) -> ToolOutcome:
     return ToolOutcome(text, data={"tasks": [task.model_dump(mode="json") for task in visible]})
 
 
-def _is_wanted(task: Task, status: TaskStatus | Literal["", "ready"], board: tasks.Tasks) -> bool:
-    return tasks.is_ready(task, board) if status == "ready" else status in {"", task.status}
+def _is_wanted(task: Task, status: TaskStatus | Literal["", "ready"], board: task_rules.Tasks) -> bool:
+    return task_rules.is_ready(task, board) if status == "ready" else status in {"", task.status}
 
 
 def _get_task(arguments: _One, context: CallContext) -> ToolOutcome:
@@ -238,7 +238,7 @@ def _claim_task(arguments: _Claim, context: CallContext) -> ToolOutcome:
     me = holder_of(context)
     if me.holds(old):
         return _more_files(arguments, context, old, revision)
-    task = tasks.claim(old, me, board, context.now, one_at_a_time=context.spec.kind != "lead")
+    task = task_rules.claim(old, me, board, context.now, one_at_a_time=context.spec.kind != "lead")
     task = _with_files(task, arguments, context)
     details = owner_words(task, {**board, task.id: task})
     text = f"{task.id} is yours: {task.subject}" + (f"\n\n{details}" if details else "")
@@ -258,14 +258,14 @@ def _more_files(arguments: _Claim, context: CallContext, old: Task, revision: in
 def _with_files(task: Task, arguments: _Claim, context: CallContext) -> Task:
     if not arguments.files:
         return task
-    change = tasks.TaskChange(files=(*task.files, *arguments.files))
-    return tasks.update(task, change, {}, now=context.now, by=context.spec.name)
+    change = task_rules.TaskChange(files=(*task.files, *arguments.files))
+    return task_rules.update(task, change, {}, now=context.now, by=context.spec.name)
 
 
 def _fail_task(arguments: _Fail, context: CallContext) -> ToolOutcome:
     old, revision = find_task(context, arguments.task_id)
-    task = tasks.fail(old, holder_of(context), context.now, arguments.reason)
-    stuck = tasks.waiting_for(task, board_of(context))
+    task = task_rules.fail(old, holder_of(context), context.now, arguments.reason)
+    stuck = task_rules.waiting_for(task, board_of(context))
     text = f"{task.id} is failed."
     if stuck:
         text += f" Still waiting for it: {', '.join(other.id for other in stuck)}."
@@ -274,7 +274,7 @@ def _fail_task(arguments: _Fail, context: CallContext) -> ToolOutcome:
 
 def _release_task(arguments: _Release, context: CallContext) -> ToolOutcome:
     old, revision = find_task(context, arguments.task_id)
-    task = tasks.release(old, holder_of(context), context.now, arguments.note)
+    task = task_rules.release(old, holder_of(context), context.now, arguments.note)
     return claim_outcome(context, task, revision, f"{task.id} is back on the board.")
 
 
@@ -313,14 +313,14 @@ class CompleteTask(TypedTool[Complete]):
         """Refuse, before anything runs, a call that the rules refuse whatever the check's result is."""
         arguments = self.read(tool_input)
         task, _ = find_task(context, arguments.task_id)
-        tasks.may_complete(task, holder_of(context))
+        task_rules.may_complete(task, holder_of(context))
         if task.check and not context.folders.root.is_dir():
             raise ToolRefused(f"complete_task: your folder {context.folders.root} no longer exists")
         return {"check": task.check} if task.check else {}
 
     async def act(self, arguments: Complete, context: CallContext) -> ToolOutcome:
         task, _ = find_task(context, arguments.task_id)
-        tasks.may_complete(task, holder_of(context))  # checked again, because this may be a repeated run
+        task_rules.may_complete(task, holder_of(context))  # checked again, because this may be a repeated run
         if not task.check:
             return _completed(arguments, context, None)
         if task.check != arguments.check:
@@ -370,10 +370,10 @@ def _completed(arguments: Complete, context: CallContext, output: str | None) ->
         evidence = "\n".join(part for part in (evidence, f"[check passed] {arguments.check}", excerpt) if part)
         check = {"exit_code": 0, "output": excerpt}
     passed = None if output is None else arguments.check
-    task = tasks.complete(
+    task = task_rules.complete(
         old, holder_of(context), context.now, result=arguments.result, evidence=evidence, passed=passed
     )
-    freed = tasks.unblocked_by(task, board_of(context))
+    freed = task_rules.unblocked_by(task, board_of(context))
     text = f"Completed {task.id}." + (" Its check passed." if passed else "")
     if freed:
         text += " Ready now: " + "; ".join(f"{other.id} {other.subject}" for other in freed)

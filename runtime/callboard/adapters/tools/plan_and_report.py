@@ -26,7 +26,7 @@ from callboard.core.approvals.plans import (
     with_word,
 )
 from callboard.core.keys import request_envelope_id, request_key, short_id
-from callboard.core.tasks import board as tasks
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.ports.store import Put, Write
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome, ToolSpec
@@ -109,7 +109,7 @@ class SubmitPlan:
 
 
 def _held(context: CallContext) -> list[Task]:
-    return tasks.held_by(tasks.by_id(context.board.tasks()), Holder(context.spec.name, context.incarnation))
+    return task_rules.held_by(task_rules.by_id(context.board.tasks()), Holder(context.spec.name, context.incarnation))
 
 
 def _submit_plan(arguments: _Submit, context: CallContext, base: str) -> ToolOutcome:
@@ -285,5 +285,5 @@ def _closed_task(task: Task, arguments: _Report, context: CallContext) -> Put:
     entry = context.board.task(task.id)
     revision = entry[1] if entry else 0
     me = Holder(context.spec.name, context.incarnation)
-    act = tasks.fail if arguments.status == "failed" else tasks.release
+    act = task_rules.fail if arguments.status == "failed" else task_rules.release
     return put_task(context, act(task, me, context.now, arguments.result), revision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callboard.core.keys import task_key
-from callboard.core.tasks import board as tasks
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.ports.store import Fence, Put
 from callboard.ports.tool import CallContext, ToolOutcome
@@ -16,7 +16,7 @@ def find_task(context: CallContext, task_id: str) -> tuple[Task, int]:
     """Return a task and its revision. Raises `ToolRefused` with the existing tasks."""
     entry = context.board.task(task_id)
     if entry is None:
-        ids = tasks.some_ids(context.board.tasks())
+        ids = task_rules.some_ids(context.board.tasks())
         raise ToolRefused(f"no task {task_id} on the board; there {'are ' + ids if ids else 'is none'}")
     return entry
 
@@ -28,7 +28,7 @@ def put_task(context: CallContext, task: Task, expected: int) -> Put:
 
 def board_of(context: CallContext) -> dict[str, Task]:
     """Return the current board."""
-    return tasks.by_id(context.board.tasks())
+    return task_rules.by_id(context.board.tasks())
 
 
 def holder_of(context: CallContext) -> Holder:

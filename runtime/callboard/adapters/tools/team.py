@@ -22,7 +22,7 @@ from callboard.core.messaging.authority import claim
 from callboard.core.messaging.envelopes import sending
 from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.core.permissions.rule_check import allowed_tools
-from callboard.core.tasks import board as tasks
+from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.format import task_line
 from callboard.core.tool_access import tools_for
 from callboard.ports.store import Put, Write
@@ -308,14 +308,14 @@ def _claimed(arguments: _Spawn, context: CallContext) -> tuple[Task, int]:
     task, revision = find_task(context, arguments.task_id)
     entry = context.board.agent(arguments.name)
     own_holder = holder_of(context)  # the teammate will live in this process
-    holder = tasks.Holder(
+    holder = task_rules.Holder(
         arguments.name, entry[0].incarnation + 1 if entry else 1, own_holder.lease, own_holder.lease_number
     )
-    return tasks.claim(task, holder, tasks.by_id(context.board.tasks()), context.now), revision
+    return task_rules.claim(task, holder, task_rules.by_id(context.board.tasks()), context.now), revision
 
 
 def _list_team(arguments: _Nothing, context: CallContext) -> ToolOutcome:
-    board = tasks.by_id(context.board.tasks())
+    board = task_rules.by_id(context.board.tasks())
     rows = team(context)
     lines = [_member_line(row, board, context) for row in rows]
     running = [task for task in context.background.values() if task.agent and task.status == "running"]
@@ -323,11 +323,11 @@ def _list_team(arguments: _Nothing, context: CallContext) -> ToolOutcome:
     return ToolOutcome("\n".join(lines), data={"team": [row.model_dump(mode="json") for row in rows]})
 
 
-def _member_line(row: AgentRow, board: tasks.Tasks, context: CallContext) -> str:
+def _member_line(row: AgentRow, board: task_rules.Tasks, context: CallContext) -> str:
     you = " (you)" if row.name == context.spec.name else ""
     doing = f"waiting for {row.waiting_for}" if row.life == "waiting" and row.waiting_for else row.life
     line = f"{row.name}{you}: {row.role or row.kind} [{doing}]"
-    held = tasks.held_by(board, tasks.Holder(row.name, row.incarnation))
+    held = task_rules.held_by(board, task_rules.Holder(row.name, row.incarnation))
     return "\n".join([line, *(f"  {task_line(task, board)}" for task in held)])
 
 

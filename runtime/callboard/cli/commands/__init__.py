@@ -1,0 +1,1 @@
+"""Commands of `callboard`, one module for each. `root.py` has their table."""

@@ -13,7 +13,7 @@ from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import block
 from callboard.core.keys import count_words
 from callboard.sessions.inspect.backup import back_up
-from callboard.sessions.inspect.backup import restore as bring_back
+from callboard.sessions.inspect.backup import restore as restore_backup
 
 
 @click.command()
@@ -46,7 +46,7 @@ def restore(invocation: Invocation, /, file: Path, *, replace: bool) -> None:
     refuse_inside_tool("Restoring sessions")
 
     async def restoring() -> int:
-        done = await bring_back(invocation.workspace, file, notice_of(invocation), aside=replace)
+        done = await restore_backup(invocation.workspace, file, notice_of(invocation), aside=replace)
         restored = f"{count_words(done.sessions, 'session')} restored: `callboard sessions` lists them"
         nothing = f"no session of {file} could be read: restore a backup instead, if you have one"
         with terminal_of(invocation) as terminal:

@@ -158,7 +158,7 @@ def _once_each(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _TimesAnswer:
     """Expression or schedule, with its next times."""
 
     when: When
@@ -236,7 +236,7 @@ def _lines() -> Iterator[bytes]:
         yield line
 
 
-def _find_times(invocation: Invocation, expression: str, values: dict[str, str | int | None]) -> _Told:
+def _find_times(invocation: Invocation, expression: str, values: dict[str, str | int | None]) -> _TimesAnswer:
     """Return the times that the options request. Raises `UsageError`."""
     timezone = values["timezone"]
     base = values["base"]
@@ -255,10 +255,10 @@ def _find_times(invocation: Invocation, expression: str, values: dict[str, str |
     times = fires_between(when, begin, LAST_MOMENT, cap=count)
     if not times:
         raise UsageError(f"{expression}: never fires after {local_time(when, begin)}: its time is past")
-    return _Told(when, times)
+    return _TimesAnswer(when, times)
 
 
-def _scheduled(invocation: Invocation, name: str, values: dict[str, str | int | None], begin: float) -> _Told:
+def _scheduled(invocation: Invocation, name: str, values: dict[str, str | int | None], begin: float) -> _TimesAnswer:
     """Return a schedule of the session, by its id or name. Raises `UsageError` for an unknown one."""
     if values["timezone"] is not None:
         raise UsageError("--timezone is for an expression: a schedule has its own")
@@ -275,10 +275,10 @@ def _scheduled(invocation: Invocation, name: str, values: dict[str, str | int | 
     when = when_of(schedule)
     if values["base"] is not None:
         begin = base_of(str(values["base"]), when.zone)
-    return _Told(when, upcoming(schedule, begin, int(values["count"] or USUAL_COUNT)), schedule)
+    return _TimesAnswer(when, upcoming(schedule, begin, int(values["count"] or USUAL_COUNT)), schedule)
 
 
-def _block(answer: _Told) -> Block:
+def _block(answer: _TimesAnswer) -> Block:
     lines = [Line(describe(answer.when), "strong")]
     lines += [Line(f"  {local_time(answer.when, at)}") for at in answer.times]
     if not answer.times and answer.schedule is not None:
@@ -286,7 +286,7 @@ def _block(answer: _Told) -> Block:
     return Block(tuple(lines))
 
 
-def _json(answer: _Told) -> dict[str, object]:
+def _json(answer: _TimesAnswer) -> dict[str, object]:
     times = [datetime.fromtimestamp(at, answer.when.zone).isoformat(timespec="seconds") for at in answer.times]
     identity = {"id": answer.schedule.id, "state": answer.schedule.state} if answer.schedule is not None else {}
     return {

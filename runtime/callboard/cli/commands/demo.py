@@ -92,10 +92,10 @@ def main(
 
     Raises `UsageError` for a folder without a demo, `WorkspaceUnusable` if none can be created.
     """
-    return run_with_signals(_Show(Demo(yes, keep, record, resume, web), terminal).go, terminal)
+    return run_with_signals(_DemoRun(Demo(yes, keep, record, resume, web), terminal).go, terminal)
 
 
-class _Show:
+class _DemoRun:
     """One run of the demo."""
 
     def __init__(self, demo: Demo, terminal: Terminal) -> None:

@@ -139,10 +139,10 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     options, notes = with_client_flags(values, options)
     if values["input_format"] == "stream-json":
         refuse_idle(("detach", "yes"), "with --input-format stream-json: the client drives the session, and answers")
-        wishes = wishes_of(values, options, mode_of(values, options))
+        run_options = options_for_client(values, options, mode_of(values, options))
         with terminal_of(invocation) as terminal:
             print_notes(notes, terminal)
-            return importlib.import_module("callboard.cli.headless.client_run").run_client(wishes, terminal)
+            return importlib.import_module("callboard.cli.headless.client_run").run_client(run_options, terminal)
     prompt, note = read_prompt(values["prompt"], required=not goes_on)
     if values["detach"]:
         with terminal_of(invocation) as terminal:
@@ -530,7 +530,7 @@ def _hooks_of(
     return hooks.entries, [*lost, *(str(note) for note in hooks.notes)]
 
 
-def wishes_of(values: Mapping[str, Any], options: SessionOptions, mode: str) -> ClientOptions:
+def options_for_client(values: Mapping[str, Any], options: SessionOptions, mode: str) -> ClientOptions:
     """Return the options of a run that a client drives. Raises `UsageError` for options that exclude each other."""
     refuse_inside_tool("--input-format stream-json")
     if values["output_format"] != "stream-json":

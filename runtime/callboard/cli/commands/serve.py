@@ -28,7 +28,7 @@ from callboard.cli.terminal.signals import next_hangup
 from callboard.cli.terminal.terminal import Block, Style, Terminal, block
 from callboard.core.placement import read_labels
 from callboard.sessions.serve import UPGRADED, DryRun, HostCandidate, LogLine, Serving, until_replaced, would_host
-from callboard.sessions.serve import serve as serving
+from callboard.sessions.serve import serve as serve_schedules
 from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
@@ -144,7 +144,7 @@ class _Serve:
         self._leaving = anyio.Event()
         self._handed_over: int | None = None
         """Exit code once the sessions are handed over at a signal."""
-        self._what = replace(serving, leaving=self._leaving)
+        self._serving = replace(serving, leaving=self._leaving)
         self._lines = lines
         self._page_options = page_options
         self._left: int | None = None
@@ -172,7 +172,7 @@ class _Serve:
         while self._again:
             self._again = False
             with self._scope:
-                code = await serving(self._what, self._lines.tell)
+                code = await serve_schedules(self._serving, self._lines.tell)
             self._scope = anyio.CancelScope()
         return code
 
@@ -181,7 +181,7 @@ class _Serve:
         if self._page_options is None:
             return nullcontext()
         kept = self._lines.json_ or not sys.stderr.isatty()
-        return page_beside(self._what.workspace, self._show_page, *self._page_options, address_only=kept)
+        return page_beside(self._serving.workspace, self._show_page, *self._page_options, address_only=kept)
 
     def _show_page(self, page: Block) -> None:
         for line in page.lines:
@@ -195,7 +195,7 @@ class _Serve:
         with anyio.open_signal_receiver(*_CODES) as signals:
             task_status.started()
             async for received in signals:
-                if received == signal.SIGTERM and self._handed_over is None and not self._what.once:
+                if received == signal.SIGTERM and self._handed_over is None and not self._serving.once:
                     self._hand_over()
                     continue
                 self._leave(_CODES[received], received.name)

@@ -72,7 +72,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
     Progress goes to stderr, the result to stdout. NAME may be omitted if the file has one workflow.
     """
     refuse_inside_tool("Running a workflow")
-    wish = WorkflowRequest(
+    request = WorkflowRequest(
         workspace=invocation.workspace,
         place=values["place"],
         texts=pairs(values["args"]),
@@ -82,7 +82,7 @@ def run(invocation: Invocation, /, **values: Any) -> int:
         json=values["json_"],
     )
     with terminal_of(invocation) as terminal:
-        return run_wish(wish, terminal)
+        return run_request(request, terminal)
 
 
 @workflow.command()
@@ -100,7 +100,7 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
     """Continue the workflow ID (default: the newest). Finished steps do not run again."""
     refuse_inside_tool("Resuming a workflow")
     stored = anyio.run(stored_workflow, invocation.workspace, values["run_id"], notice_of(invocation))
-    wish = WorkflowRequest(
+    request = WorkflowRequest(
         workspace=invocation.workspace,
         place=values["place"] or stored.row.place,
         options=_options(values),
@@ -110,7 +110,7 @@ def resume(invocation: Invocation, /, **values: Any) -> int:
         json=values["json_"],
     )
     with terminal_of(invocation) as terminal:
-        return run_wish(wish, terminal)
+        return run_request(request, terminal)
 
 
 @workflow.command("list")
@@ -281,17 +281,17 @@ def _json_or_text(text: str) -> object:
         return text
 
 
-def run_wish(wish: WorkflowRequest, terminal: Terminal) -> int:
+def run_request(request: WorkflowRequest, terminal: Terminal) -> int:
     """Run in this thread to the end and return the exit code."""
-    return run_with_signals(_Run(wish, terminal).go, terminal)
+    return run_with_signals(_Run(request, terminal).go, terminal)
 
 
 class _Run:
-    def __init__(self, wish: WorkflowRequest, terminal: Terminal) -> None:
-        self._wish = wish
+    def __init__(self, request: WorkflowRequest, terminal: Terminal) -> None:
+        self._request = request
         self._terminal = terminal
-        self._function = find_workflow(wish.place)
-        self._arguments = arguments(self._function, wish.texts) if wish.resume is None else {}
+        self._function = find_workflow(request.place)
+        self._arguments = arguments(self._function, request.texts) if request.resume is None else {}
         self._told = ""
 
     async def go(self, leaving: ExitRequests) -> int:
@@ -308,15 +308,15 @@ class _Run:
         return False
 
     async def _host(self) -> int:
-        wish = self._wish
+        request = self._request
         screen = Screen(self._terminal, result_apart=False)
-        options: SessionKeywords = {**self._function.options, **wish.options, "observers": [screen]}
+        options: SessionKeywords = {**self._function.options, **request.options, "observers": [screen]}
         person = PersonApprover(Keyboard(self._terminal).ask, self._terminal) if person_is_there() else None
         if person is not None:
             options["approver"] = person
-        made = Session(wish.workspace, **options)
-        if wish.resume is not None:
-            made = Session.resume(wish.workspace, wish.resume[0], **options)
+        made = Session(request.workspace, **options)
+        if request.resume is not None:
+            made = Session.resume(request.workspace, request.resume[0], **options)
         async with made as session:
             screen.attach(session.runtime, asks=person.asks if person is not None else ())
             if person is not None:
@@ -324,18 +324,18 @@ class _Run:
             return await self._work(session)
 
     async def _work(self, session: Session) -> int:
-        wish = self._wish
-        run_id = wish.resume[1] if wish.resume else wish.run_id or f"{self._function.name}-{session.id[-6:]}"
+        request = self._request
+        run_id = request.resume[1] if request.resume else request.run_id or f"{self._function.name}-{session.id[-6:]}"
         self._told = f"`callboard workflow resume {run_id}`"
         self._terminal.terminal_print(block(f"workflow {run_id} of session {session.id}", "dim", progress=True))
-        function = self._function.named(run_id, budget=wish.budget)
+        function = self._function.named(run_id, budget=request.budget)
         hosted = session.runtime
         assert isinstance(hosted, HostedSession), "this process opened the session to host it"
         try:
-            if wish.resume is not None:
-                result: Any = await session.resume_workflow(function, run_id, redo=wish.redo)
+            if request.resume is not None:
+                result: Any = await session.resume_workflow(function, run_id, redo=request.redo)
             else:
-                result = await session.run_workflow(function, self._arguments, place=_absolute(wish.place))
+                result = await session.run_workflow(function, self._arguments, place=_absolute(request.place))
         except CallboardError as failed:
             self._print_kept()
             if isinstance(failed, PersonCanAct):
@@ -359,7 +359,7 @@ class _Run:
         self._terminal.terminal_print(block(f"the workflow is kept: {self._told} continues it", "dim"))
 
     def _print(self, session: Session, run_id: str, result: object) -> None:
-        if self._wish.json:
+        if self._request.json:
             usage = session.cost().model_dump()
             record = {"id": run_id, "session": session.id, "status": "done", "result": result, "usage": usage}
             self._terminal.record(json.dumps(record))

@@ -1,0 +1,1 @@
+"""Runs without a prompt line: text, JSON, and the protocol of clients that drive a session over stdin and stdout."""

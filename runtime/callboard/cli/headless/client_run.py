@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import structlog
@@ -47,11 +47,12 @@ from callboard.types.settings import AskSettings
 
 SPOKEN = "2.1.317"
 """Release of the protocol's original program whose frames are supported, by which clients decide what to use."""
-_CAPABLE = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1")
-_PASSED_OVER = frozenset({"keep_alive"})
-_JUDGED_S = 30.0
+_CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1")
+_IGNORED_TYPES = frozenset({"keep_alive"})
+_MOST_JUDGING_S = 30.0
 """Most seconds before the response to `initialize`, for which clients wait 60 s."""
 
+T = TypeVar("T")
 
 log = structlog.get_logger("callboard.client")
 
@@ -59,37 +60,46 @@ log = structlog.get_logger("callboard.client")
 class ClientRun:
     """One run, from the first line of stdin to the last line of stdout."""
 
-    def __init__(self, wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> None:
+    def __init__(self, run_options: ClientOptions, terminal: Terminal, stdin: int = 0) -> None:
         """Create a run. `stdin`: the file descriptor to read."""
-        self._wishes = wishes
+        self._run_options = run_options
         self._terminal = terminal
         self._stdin = stdin
         self._client = Client(self._write)
-        folder = str(wishes.options.workspace.folder.resolve())
-        extra: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABLE), "fast_mode_state": "off"}
-        extra |= {"betas": list(wishes.betas)} if wishes.betas else {}
-        spoken = ClientSpoken(partial=wishes.partial, extra=extra, folder=folder, streaming=TranslatedEvents(folder))
+        folder = str(run_options.options.workspace.folder.resolve())
+        extra: Json = {"claude_code_version": SPOKEN, "capabilities": list(_CAPABILITIES), "fast_mode_state": "off"}
+        extra |= {"betas": list(run_options.betas)} if run_options.betas else {}
+        spoken = ClientSpoken(
+            partial=run_options.partial, extra=extra, folder=folder, streaming=TranslatedEvents(folder)
+        )
         self._stream = StreamJson(self._write, cwd=str(Path(folder)), version=__version__, spoken=spoken)
         self._messages: deque[Json] = deque()
-        if wishes.first is not None:
-            self._messages.append({"type": "user", "message": {"role": "user", "content": wishes.first}})
+        if run_options.first is not None:
+            self._messages.append({"type": "user", "message": {"role": "user", "content": run_options.first}})
         self._initialize: tuple[str, Json] | None = None
-        self._schema = wishes.schema
+        self._schema = run_options.schema
         self._ready = anyio.Event()
         self._changed = Notifier()
         self._opened = anyio.Event()
-        self._ended = self._busy = self._stopped = False
-        self._resting = self._woken = self._owed = self._early = False
-        """Between the rest of the lead and the result of its turn; after the start of a turn that no message caused;
-        while the end of something in the background will start another one; after the start of a turn before the
-        client could send anything."""
+        self._stdin_ended = False
+        self._busy = False
+        """True while a message is answered, or a turn that no message caused runs."""
+        self._stopped = False
+        """True once the client has interrupted the current turn."""
+        self._resting = False
+        """True between the rest of the lead and the result of its turn."""
+        self._own_turn = False
+        """True after the start of a turn that no message caused, until its report begins."""
+        self._expects_turn = False
+        """True while the end of something in the background will start another turn."""
+        self._began_early = False
+        """True if a turn started before the client could send anything."""
         self._turn_began = 0.0
         self._failed: CallboardError | None = None
         self._deferred: Json | None = None
         """The call that a hook deferred: its id, name and input. The run ends, and the next process continues it."""
-        self._deferring = anyio.Event()
         self._serving = anyio.CancelScope()
-        self._doing: dict[str, anyio.CancelScope] = {}
+        self._requests_in_progress: dict[str, anyio.CancelScope] = {}
         self._changes: deque[object] = deque()
         """Tickets of the requests in progress that change how the next message is answered: they take turns."""
         self._group: TaskGroup | None = None
@@ -103,13 +113,13 @@ class ClientRun:
         code = 0
         async with anyio.create_task_group() as group:
             self._group = group
-            await group.start(handle_signals, leaving, group.cancel_scope, self._signalled)
+            await group.start(handle_signals, leaving, group.cancel_scope, self._stop_by_signal)
             group.start_soon(self._read)
             try:
                 code = await self._serve()
             except CallboardError as error:
                 seconds = anyio.current_time() - began
-                self._stream.opened("", model="", mode=self._wishes.mode) if self._session is None else None
+                self._stream.opened("", model="", mode=self._run_options.mode) if self._session is None else None
                 self._stream.result(unfinished_end(self._session, error.exit_code, str(error)), seconds=seconds)
                 raise
             group.cancel_scope.cancel()
@@ -127,31 +137,31 @@ class ClientRun:
             async for number, line in lines_of(self._stdin):
                 message = message_in(line, number)
                 if message is not None:
-                    self._take(message, number)
+                    self._handle_message(message, number)
         except CallboardError as error:
             self._failed = error
             self._serving.cancel()
-        self._ended = True
+        self._stdin_ended = True
         # Requests that wait for the client get an answer now (test_who_goes_while_he_is_asked_has_said_no).
         self._client.leave()
         self._ready.set()
         self._changed.notify()
 
-    def _take(self, message: Json, number: int) -> None:
+    def _handle_message(self, message: Json, number: int) -> None:
         kind = message["type"]
         request_id = str(message.get("request_id"))
         request = cast("Json", message["request"]) if isinstance(message.get("request"), dict) else {}
         if kind == "control_response":
             self._client.take(message)
         elif kind == "control_cancel_request":
-            if request_id in self._doing:
-                self._doing[request_id].cancel()
+            if request_id in self._requests_in_progress:
+                self._requests_in_progress[request_id].cancel()
         elif kind == "user":
             self._messages.append(message)
             self._ready.set()
             self._changed.notify()
         elif kind == "control_request" and request.get("subtype") == "initialize":
-            self._begin(request_id, request)
+            self._handle_initialize(request_id, request)
         elif kind == "control_request" and self._group is not None:
             self._ready.set()
             ticket = object()
@@ -159,19 +169,19 @@ class ClientRun:
                 self._changes.append(ticket)
             # Before the task runs: the next line may already cancel the request
             # (test_a_request_that_the_next_line_cancels_has_no_effect).
-            scope = self._doing[request_id] = anyio.CancelScope()
-            self._group.start_soon(self._do, request_id, request, ticket, scope)
-        elif kind not in _PASSED_OVER:
+            scope = self._requests_in_progress[request_id] = anyio.CancelScope()
+            self._group.start_soon(self._perform_request, request_id, request, ticket, scope)
+        elif kind not in _IGNORED_TYPES:
             self._tell(f"line {number} of stdin: the message type {kind!r} is unknown: the line is skipped")
 
-    def _begin(self, request_id: str, request: Json) -> None:
+    def _handle_initialize(self, request_id: str, request: Json) -> None:
         if self._ready.is_set():
             self._client.refuse(request_id, "the session has already begun: send initialize first, and only once")
         else:
             self._initialize = (request_id, request)
             self._ready.set()
 
-    async def _do(self, request_id: str, request: Json, ticket: object, scope: anyio.CancelScope) -> None:
+    async def _perform_request(self, request_id: str, request: Json, ticket: object, scope: anyio.CancelScope) -> None:
         """Perform a request of the client: concurrently with others, but the changes in their order."""
         with scope:
             try:
@@ -187,8 +197,8 @@ class ClientRun:
             else:
                 self._client.answer(request_id, response)
             finally:
-                if self._doing.get(request_id) is scope:  # a client may use an id twice
-                    del self._doing[request_id]
+                if self._requests_in_progress.get(request_id) is scope:  # a client may use an id twice
+                    del self._requests_in_progress[request_id]
                 if ticket in self._changes:
                     self._changes.remove(ticket)
                     self._changed.notify()
@@ -199,18 +209,18 @@ class ClientRun:
         code = 0
         with self._serving:
             await self._ready.wait()
-            if self._initialize is not None or self._messages or not self._ended:
+            if self._initialize is not None or self._messages or not self._stdin_ended:
                 code = await self._host()
         if self._failed is not None:
             raise self._failed
         return code
 
     async def _host(self) -> int:
-        wishes = self._wishes
-        asks = wishes.asks or bool(wishes.prompt_tool)
+        run_options = self._run_options
+        asks = run_options.asks or bool(run_options.prompt_tool)
         options = self._options(asks=asks)
-        answers = PromptTool(wishes.prompt_tool) if wishes.prompt_tool else self._client
-        approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=wishes.may_bypass)
+        answers = PromptTool(run_options.prompt_tool) if run_options.prompt_tool else self._client
+        approver = ClientApprover(answers, self._tell, self._stop_soon, may_bypass=run_options.may_bypass)
         approvers = [approver] if asks else []
         async with open_session(
             options, observers=[self._stream, self, self._commands], approvers=approvers
@@ -220,14 +230,13 @@ class ClientRun:
                 self._tell(note)
             approver.attach(session)
             spec = await session.begun()
-            state = session.state("lead")
             resumed = bool(options.identity.resume)
             if resumed:
                 await session.taken_up()
-                state = session.state("lead")
-            unfinished = resumed and not self._early and state is not None and state.turn is not None
+            state = session.state("lead")
+            unfinished = resumed and not self._began_early and state is not None and state.turn is not None
             self._stream.opened(
-                session.id, model=session.model, mode=wishes.mode, spec=spec, session=session, holds=resumed
+                session.id, model=session.model, mode=run_options.mode, spec=spec, session=session, holds=resumed
             )
             self._control = self._control_of(session, options)
             if self._initialize is not None:
@@ -250,21 +259,21 @@ class ClientRun:
 
     def _options(self, *, asks: bool) -> SessionOptions:
         """Return the options of the session, with those of `initialize`. `asks`: the client answers requests."""
-        wishes = self._wishes
+        run_options = self._run_options
         gate = PersonGate(self._terminal, attended=False)
-        bridges = {name: partial(carried, self._client, name) for name in wishes.servers}
+        bridges = {name: partial(carried, self._client, name) for name in run_options.servers}
         options = replace(
-            wishes.options,
-            workspace=replace(wishes.options.workspace, gate=gate),
-            permissions=replace(wishes.options.permissions, attended=asks, asks_in_call=asks),
+            run_options.options,
+            workspace=replace(run_options.options.workspace, gate=gate),
+            permissions=replace(run_options.options.permissions, attended=asks, asks_in_call=asks),
             mcp=replace(
-                wishes.options.mcp, wait=True, bridges=bridges, bridge_of=partial(partial, carried, self._client)
+                run_options.options.mcp, wait=True, bridges=bridges, bridge_of=partial(partial, carried, self._client)
             ),
             hosting=replace(
-                wishes.options.hosting,
+                run_options.options.hosting,
                 commands_at_rest="leave",
-                checkpoints=wishes.checkpoints,
-                mirror=self._mirror if wishes.mirrors else None,
+                checkpoints=run_options.checkpoints,
+                mirror=self._mirror if run_options.mirrors else None,
             ),
         )
         if self._initialize is not None:
@@ -272,16 +281,16 @@ class ClientRun:
             options, notes = options_of(request, options, self._client, self._tell_hook, defer=self._defer)
             for note in notes:
                 self._tell(note)
-            self._schema = schema_of(request, wishes.schema)
-            if wishes.forwards or request.get("forwardSubagentText") is True:
+            self._schema = schema_of(request, run_options.schema)
+            if run_options.forwards or request.get("forwardSubagentText") is True:
                 self._stream.forward_texts()
         return options
 
     def _open_for_client(self, *, resumed: bool, unfinished: bool) -> None:
         """Let the client's requests and messages have an effect, and report a turn that old mail has started."""
         self._opened.set()
-        if resumed and self._early and not unfinished:
-            self._woken = True
+        if resumed and self._began_early and not unfinished:
+            self._own_turn = True
             self._begin_turn()
         elif not unfinished:
             self._stream.release()
@@ -289,14 +298,14 @@ class ClientRun:
     async def _answer_initialize(
         self, session: HostedSession, request_id: str, request: Json, *, unfinished: bool
     ) -> None:
-        if str(request.get("title") or "").strip() and not self._wishes.options.identity.resume:
+        if str(request.get("title") or "").strip() and not self._run_options.options.identity.resume:
             await session.name_session(str(request["title"]))
         if unfinished:
-            await self._first_judged(session)
+            await self._wait_until_judged(session)
         self._client.answer(request_id, initialize_response(session, request))
 
-    async def _first_judged(self, session: HostedSession) -> None:
-        """Wait until the hooks of the client have judged the calls that an earlier process left; at most `_JUDGED_S`.
+    async def _wait_until_judged(self, session: HostedSession) -> None:
+        """Wait, at most `_MOST_JUDGING_S`, until the client's hooks have judged the calls that an earlier process left.
 
         The Python SDK closes stdin right after the response to `initialize` if it has no prompt, and answers no hook
         after that.
@@ -306,7 +315,7 @@ class ClientRun:
             state = session.state("lead")
             return state is None or all(call.stage != "proposed" for call in state.calls)
 
-        with anyio.move_on_after(_JUDGED_S):
+        with anyio.move_on_after(_MOST_JUDGING_S):
             await self._changed.until(judged)
 
     def _control_of(self, session: HostedSession, options: SessionOptions) -> Control:
@@ -314,13 +323,13 @@ class ClientRun:
         return Control(
             session=session,
             stop=self._stop,
-            drop=self._drop,
-            queued=self._queued,
+            drop=self._drop_messages,
+            queued=self._queued_uuids,
             tell=self._stream.tell,
             choose=self._stream.choose,
             first_model=session.model,
-            cancel=self._cancel,
-            may_bypass=self._wishes.may_bypass,
+            cancel=self._cancel_message,
+            may_bypass=self._run_options.may_bypass,
             first_thinking=options.lead.thinking,
         )
 
@@ -329,71 +338,68 @@ class ClientRun:
 
         `unfinished`: an earlier process left a turn, which continues.
         """
-        code = await self._continue(session) if unfinished else 0
+        code = await self._continue_turn(session) if unfinished else 0
         while self._deferred is None:
             # A client need not wait for the response before it sends the message that a change is for.
-            await self._changed.until(lambda: not self._changes and bool(self._woken or self._messages or self._ended))
-            if self._woken:
-                code = await self._own_turn(session)
+            await self._changed.until(
+                lambda: not self._changes and bool(self._own_turn or self._messages or self._stdin_ended)
+            )
+            if self._own_turn:
+                code = await self._report_own_turn(session)
             elif self._messages:
-                code = await self._turn(session, self._messages.popleft())
-            elif await self._is_over(session):
+                code = await self._process_message(session, self._messages.popleft())
+            elif await self._is_finished(session):
                 break
         return code
 
-    async def _own_turn(self, session: HostedSession) -> int:
+    async def _report_own_turn(self, session: HostedSession) -> int:
         """Report the end of a turn that no message caused, such as one after the end of a subagent."""
-        self._woken = False
-        return self._end_turn(*await self._finished(session))
+        self._own_turn = False
+        return self._end_turn(*await self._end_or_deferral(session))
 
-    async def _is_over(self, session: HostedSession) -> bool:
+    async def _is_finished(self, session: HostedSession) -> bool:
         """Wait, after the end of stdin, for subagents in the background; return False if one has started a turn."""
-        if self._owed:
-            async with anyio.create_task_group() as group:
+        if self._expects_turn:
+            await self._unless(lambda: self._own_turn, session.finished())
+        return not self._own_turn
 
-                async def until_woken() -> None:
-                    await self._changed.until(lambda: self._woken)
-                    group.cancel_scope.cancel()
+    async def _unless(self, condition: Callable[[], bool], work: Awaitable[T]) -> T | None:
+        """Return the result of `work`. Cancel `work` and return None as soon as `condition` is true."""
+        result: T | None = None
+        async with anyio.create_task_group() as group:
 
-                group.start_soon(until_woken)
-                await session.finished()
+            async def cancel_at_condition() -> None:
+                await self._changed.until(condition)
                 group.cancel_scope.cancel()
-        return not self._woken
 
-    async def _continue(self, session: HostedSession) -> int:
+            group.start_soon(cancel_at_condition)
+            result = await work
+            group.cancel_scope.cancel()
+        return result
+
+    async def _continue_turn(self, session: HostedSession) -> int:
         """Report the end of a turn that an earlier process left, and return its exit code.
 
         A message that comes before is part of that turn, and its result is the only one.
         """
         self._begin_turn()
-        ending: tuple[RunEnd, Json] | None = None
-        async with anyio.create_task_group() as group:
-
-            async def until_message() -> None:
-                await self._changed.until(lambda: bool(self._messages))
-                group.cancel_scope.cancel()
-
-            group.start_soon(until_message)
-            ending = await self._finished(session)
-            group.cancel_scope.cancel()
-        if ending is None:
-            return 0
-        return self._end_turn(*ending)
+        ending = await self._unless(lambda: bool(self._messages), self._end_or_deferral(session))
+        return self._end_turn(*ending) if ending is not None else 0
 
     async def _apply_options(self, session: HostedSession) -> None:
         """Apply to a resumed session the deadline of requests and the model of this command line."""
-        asks = self._wishes.asks or self._wishes.prompt_tool
+        asks = self._run_options.asks or self._run_options.prompt_tool
         seconds = AskSettings().deadline if asks else 0
         await session.command("asking", text=str(seconds))
-        if self._wishes.options.model.name is not None and session.model_of() != session.model:
+        if self._run_options.options.model.name is not None and session.model_of() != session.model:
             self._stream.choose(model=(await session.use_model(session.model)).name)
-        if self._wishes.options.workspace.flags.get("permission.mode"):
-            self._stream.choose(permissionMode=self._wishes.mode)
+        if self._run_options.options.workspace.flags.get("permission.mode"):
+            self._stream.choose(permissionMode=self._run_options.mode)
 
-    async def _turn(self, session: HostedSession, message: Json) -> int:
+    async def _process_message(self, session: HostedSession, message: Json) -> int:
         """Process one message to its result and return its exit code."""
         prompt = client_prompt(message)
-        if self._wishes.replays:
+        if self._run_options.replays:
             self._replay(message)
         if not prompt.starts_turn and not prompt.wrong:
             await session.add_context(prompt.text)
@@ -406,7 +412,7 @@ class ClientRun:
             end = await self._run_command(session, command)
         elif not prompt.wrong:
             await session.say(prompt.text, extras=prompt.extras)
-            end, extra = await self._finished(session)
+            end, extra = await self._end_or_deferral(session)
         if prompt.extras.uuid:
             extra |= {"user_message_uuid": prompt.extras.uuid, "user_message_uuids": [prompt.extras.uuid]}
         if prompt.origin is not None:
@@ -419,39 +425,30 @@ class ClientRun:
         self._turn_began = anyio.current_time()
         self._resting = False
         self._stream.new_turn()
-        self._state("running")
+        self._report_state("running")
         self._stream.release()
 
-    async def _finished(self, session: HostedSession) -> tuple[RunEnd, Json]:
+    async def _end_or_deferral(self, session: HostedSession) -> tuple[RunEnd, Json]:
         """Wait until the turn has ended, or a hook deferred its call. Return its end, and more fields of its result."""
-        ending: tuple[RunEnd, Json] | None = None
-        async with anyio.create_task_group() as group:
-
-            async def until_deferred() -> None:
-                await self._deferring.wait()
-                group.cancel_scope.cancel()
-
-            group.start_soon(until_deferred)
-            ending = await self._ending(session)
-            group.cancel_scope.cancel()
+        ending = await self._unless(lambda: self._deferred is not None, self._wait_for_end(session))
         if ending is not None:
             return ending
         reason = "tool_deferred"
         extra: Json = {"stop_reason": reason, "terminal_reason": reason, "deferred_tool_use": self._deferred}
         return session.end_now(0, ""), extra
 
-    async def _ending(self, session: HostedSession) -> tuple[RunEnd, Json]:
+    async def _wait_for_end(self, session: HostedSession) -> tuple[RunEnd, Json]:
         """Wait for the end of the turn. What is in the background goes on, unless its answer has a form."""
         if self._schema is None:
-            return await session.rested(partial(self._rest, session)), {}
+            return await session.rested(partial(self._hold_for_next_turn, session)), {}
         ending = await StructuredAnswer(session, self._schema).finished()
-        self._rest(session)
+        self._hold_for_next_turn(session)
         return ending
 
-    def _rest(self, session: HostedSession) -> None:
+    def _hold_for_next_turn(self, session: HostedSession) -> None:
         """Keep everything that happens from now on for the next turn."""
         self._resting = True
-        self._owed = session.owes_turn()
+        self._expects_turn = session.owes_turn()
         self._stream.hold()
 
     async def _defer(self, event_json: Json) -> None:
@@ -463,7 +460,7 @@ class ClientRun:
             return
         details = {"id": "tool_use_id", "name": "tool_name", "input": "tool_input"}
         self._deferred = {name: event_json.get(field) for name, field in details.items()}
-        self._deferring.set()
+        self._changed.notify()
         await anyio.sleep_forever()  # the call stays undecided in the journal; the end of the run cancels the hook
 
     def _end_turn(self, end: RunEnd, extra: Json) -> int:
@@ -477,17 +474,18 @@ class ClientRun:
         seconds = anyio.current_time() - self._turn_began
         self._stream.result(replace(end, exit_code=code), seconds=seconds, **extra)
         self._busy = self._resting = False
-        if self._woken:
+        if self._own_turn:
             self._begin_turn()
         else:
-            if not self._messages and not self._owed:
-                self._state("idle")
+            if not self._messages and not self._expects_turn:
+                self._report_state("idle")
             self._stream.release()
         return 0 if by_client else code
 
     async def _run_command(self, session: HostedSession, command: PromptCommand) -> RunEnd:
         """Run a command of the runtime, and report what it shows."""
-        end = await self._commands.run(session, command, partial(session.rested, partial(self._rest, session)))
+        rested = partial(session.rested, partial(self._hold_for_next_turn, session))
+        end = await self._commands.run(session, command, rested)
         if command.name == "clear" and end.exit_code == 0:
             self._stream.reset(str(uuid.uuid4()))
         elif command.shows and end.exit_code == 0:
@@ -511,24 +509,24 @@ class ClientRun:
         if self._group is not None:
             self._group.start_soon(self._stop)
 
-    async def _signalled(self) -> bool:
+    async def _stop_by_signal(self) -> bool:
         if not self._busy:
             return False
         await self._stop()
         return True
 
-    def _drop(self) -> Sequence[str]:
-        dropped = self._queued()
+    def _drop_messages(self) -> Sequence[str]:
+        dropped = self._queued_uuids()
         self._messages.clear()
         return dropped
 
-    def _cancel(self, uuid: str) -> bool:
+    def _cancel_message(self, uuid: str) -> bool:
         waiting = next((message for message in self._messages if uuid and message.get("uuid") == uuid), None)
         if waiting is not None:
             self._messages.remove(waiting)
         return waiting is not None
 
-    def _queued(self) -> Sequence[str]:
+    def _queued_uuids(self) -> Sequence[str]:
         return [str(message["uuid"]) for message in self._messages if message.get("uuid")]
 
     interest = Interest(frozenset({TurnBegan, CallJudged, TurnEnded}), frozenset({"notice"}))
@@ -536,19 +534,19 @@ class ClientRun:
     def on_event(self, agent: str, seq: int, event: Event) -> None:
         """Note a turn that no message caused, stop one after an interrupt, and note the judgement of calls."""
         if agent == "lead" and isinstance(event, TurnBegan):
-            self._take_turn()
+            self._note_turn()
         if agent == "lead" and isinstance(event, CallJudged | TurnEnded):
             self._changed.notify()
 
-    def _take_turn(self) -> None:
+    def _note_turn(self) -> None:
         """Note that a turn of the lead has begun."""
         if self._resting:  # it is reported after the result of the last turn
-            self._woken = True
+            self._own_turn = True
         elif not self._busy and self._opened.is_set():
-            self._woken = True
+            self._own_turn = True
             self._begin_turn()
         elif not self._opened.is_set():
-            self._early = True
+            self._began_early = True
         elif self._stopped:  # the interrupt arrived before the turn had begun
             self._stop_soon()
         self._changed.notify()
@@ -573,20 +571,21 @@ class ClientRun:
         self._terminal.terminal_print(block(f"callboard: {text}", "warn"))
 
     def _tell_hook(self, subtype: str, about: Json) -> None:
-        if self._wishes.hook_events:
+        if self._run_options.hook_events:
             self._stream.tell(subtype, **about)
 
-    def _state(self, state: str) -> None:
+    def _report_state(self, state: str) -> None:
         """Report `running` or `idle` to a client that asked for it."""
-        if self._wishes.states:
-            own: dict[str, Any] = {"sdk_host_only": True} if self._wishes.quiet_states else {}
+        if self._run_options.states:
+            own: dict[str, Any] = {"sdk_host_only": True} if self._run_options.quiet_states else {}
             self._stream.tell("session_state_changed", state=state, **own)
 
 
-def run_client(wishes: ClientOptions, terminal: Terminal, stdin: int = 0) -> int:
+def run_client(run_options: ClientOptions, terminal: Terminal, stdin: int = 0) -> int:
     """Run in this thread to the end and return the exit code."""
 
     async def run(leaving: ExitRequests) -> int:
-        return await ClientRun(wishes, terminal, stdin).go(leaving)  # created in the event loop that it belongs to
+        # Created in the event loop that it belongs to.
+        return await ClientRun(run_options, terminal, stdin).go(leaving)
 
     return run_with_signals(run, terminal)

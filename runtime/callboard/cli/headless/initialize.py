@@ -1,4 +1,4 @@
-"""Handling of `initialize`: the requests of a client in it, its hooks, and the response.
+"""The client's request `initialize`: its options, its hooks, and the response.
 
 For hooks, `initialize` names callbacks, and each becomes a handler of the registry. A callback gets the input of a
 command hook and answers like one (docs/hooks.md, "Commands"). A callback that fails or is too late, or whose client is

@@ -89,23 +89,23 @@ class HeadlessRun:
     """One headless run. `go` returns the exit code."""
 
     def __init__(self, headless: Headless, terminal: Terminal, *, verbose: bool = False) -> None:
-        self._what = headless
+        self._run_options = headless
         self._terminal = terminal
         self._screen = Screen(terminal, result_apart=True, verbose=verbose)
         self._stream: StreamJson | None = None
         self._session: OpenSession | None = None
         self._earlier_turns = 0
         """Turns of the lead that had ended before this run."""
-        self._over = False
+        self._has_result = False
         """True once the session has its result, so that there is no turn to stop."""
         self._person: PersonApprover | None = None
-        self._last: Json | None = None
-        self._more: Json = {}
+        self._last_message: Json | None = None
+        self._extra_fields: Json = {}
         self._commands = CommandRunner()
         if headless.output != "text":
             streams = headless.output == "stream-json"  # otherwise only the result is read
             self._stream = StreamJson(
-                self._take,
+                self._emit,
                 cwd=str(headless.options.workspace.folder.resolve()),
                 version=__version__,
                 only=lambda kind: streams or kind == "result",
@@ -129,12 +129,12 @@ class HeadlessRun:
                 self._emit_error(error, anyio.current_time() - began)
                 raise
             group.cancel_scope.cancel()
-        code = _code(end, leaving)
+        code = _exit_code(end, leaving)
         self._emit_end(end or unfinished_end(self._session, code, ended_by(code)), code, anyio.current_time() - began)
         return code
 
     async def _host(self) -> RunEnd:
-        headless = self._what
+        headless = self._run_options
         gate = PersonGate(self._terminal, attended=headless.options.permissions.attended)
         command = command_in(headless.prompt or "")
         if command is not None:
@@ -171,14 +171,14 @@ class HeadlessRun:
                 if command is not None and isinstance(session, HostedSession):
                     end = await self._run_command(session, command)
                 else:
-                    end, self._more = await StructuredAnswer(session, headless.schema).finished()
+                    end, self._extra_fields = await StructuredAnswer(session, headless.schema).finished()
             except anyio.get_cancelled_exc_class():  # a signal: no one watches the running commands
                 if isinstance(session, HostedSession):
                     # Commands of a run end with it, even if a signal ends it
                     # (test_a_signal_ends_the_background_commands_of_a_run).
                     await session.end_commands()
                 raise
-            self._over = True
+            self._has_result = True
             end = end if command is not None else end.of_run()
             if isinstance(session, HostedSession):
                 await session.mark_ended(end.exit_code)
@@ -189,8 +189,8 @@ class HeadlessRun:
     async def _run_command(self, session: HostedSession, command: PromptCommand) -> RunEnd:
         """Run a command of the runtime. Also wait for a turn of an earlier process, which continues meanwhile."""
         if not self._commands.takes(session, command):
-            await session.say(self._what.prompt or "")
-            end, self._more = await StructuredAnswer(session, self._what.schema).finished()
+            await session.say(self._run_options.prompt or "")
+            end, self._extra_fields = await StructuredAnswer(session, self._run_options.schema).finished()
             return end.of_run()
         end = await self._commands.run(session, command, session.finished)
         if command.shows:
@@ -200,7 +200,7 @@ class HeadlessRun:
     async def _spec_of(self, session: OpenSession) -> AgentSpec | None:
         """Return the spec of a lead that has already started; None for one that has no record yet."""
         if isinstance(session, HostedSession):
-            return await session.begun() if self._what.options.identity.resume else None
+            return await session.begun() if self._run_options.options.identity.resume else None
         state = session.state("lead")
         return state.identity.spec if state is not None else None
 
@@ -209,25 +209,25 @@ class HeadlessRun:
         return [self._screen, *([self._stream] if self._stream is not None else []), self._commands]
 
     def _approvers(self) -> Sequence[Approver]:
-        approvers: list[Approver] = [self._plan_policy()] if self._what.yes else []
-        if self._what.options.permissions.attended:
+        approvers: list[Approver] = [self._plan_policy()] if self._run_options.yes else []
+        if self._run_options.options.permissions.attended:
             ask = Keyboard(self._terminal).ask
-            self._person = PersonApprover(ask, self._terminal, leave_plans=self._what.yes)
+            self._person = PersonApprover(ask, self._terminal, leave_plans=self._run_options.yes)
             approvers.append(self._person)
-        elif self._what.options.identity.resume:
-            approvers.append(PendingRequests(self._terminal, attended=self._what.options.permissions.attended))
+        elif self._run_options.options.identity.resume:
+            approvers.append(PendingRequests(self._terminal, attended=self._run_options.options.permissions.attended))
         return approvers
 
     def _plan_policy(self) -> PlanPolicy:
         def mode_of(agent: str) -> str:
             return self._session.mode_of(agent) if self._session is not None else ""
 
-        return PlanPolicy(None if self._what.options.permissions.attended else mode_of)
+        return PlanPolicy(None if self._run_options.options.permissions.attended else mode_of)
 
     async def _interrupt(self) -> bool:
-        if self._over or not isinstance(self._session, HostedSession):
+        if self._has_result or not isinstance(self._session, HostedSession):
             return False  # nothing is open yet, or another process hosts the turn, and only this process leaves
-        if self._what.prompt is not None and not self._has_turn(self._session):
+        if self._run_options.prompt is not None and not self._has_turn(self._session):
             return False  # an interrupt would be read before the prompt, and the prompt would begin its turn after it
         self._terminal.terminal_print(block("stopping the turn; Ctrl-C again within 2 s leaves", "warn"))
         await self._session.interrupt()
@@ -238,11 +238,11 @@ class HeadlessRun:
         lead = session.state("lead")
         return lead is not None and (lead.turn is not None or _ended_turns(session) > self._earlier_turns)
 
-    def _take(self, message: Json) -> None:
-        if self._what.output == "stream-json":
+    def _emit(self, message: Json) -> None:
+        if self._run_options.output == "stream-json":
             self._terminal.record(json_line(message))
         else:
-            self._last = message
+            self._last_message = message
 
     def _emit_error(self, error: CallboardError, seconds: float) -> None:
         """Write a last message for readers of JSON. The caller that catches the error prints the text for a person."""
@@ -253,8 +253,8 @@ class HeadlessRun:
             self._emit_last()
 
     def _emit_last(self) -> None:
-        if self._last is not None:
-            self._terminal.record(json_line(self._last))
+        if self._last_message is not None:
+            self._terminal.record(json_line(self._last_message))
 
     def _emit_end(self, end: RunEnd, code: int, seconds: float) -> None:
         text = end.text
@@ -262,14 +262,14 @@ class HeadlessRun:
         self._screen.finish(text, end.why if code != 0 else "")
         if self._stream is not None:
             self._stream.result(
-                replace(end, exit_code=code), seconds=seconds, **{"metrics": _metrics(end), **self._more}
+                replace(end, exit_code=code), seconds=seconds, **{"metrics": _metrics(end), **self._extra_fields}
             )
             self._emit_last()
         elif text:
             self._terminal.result(text)
         reasons = [reason] if code != 0 and reason else []
         if not text and self._stream is None and code in {DONE, LIMIT, TIME_LIMIT}:
-            reasons.append(_wordless(end))
+            reasons.append(_no_text_line(end))
         if reasons:
             self._terminal.terminal_print(block(f"callboard: {'; '.join(reasons)}", "bad" if code != 0 else "warn"))
         if open_lines := end.open.lines():
@@ -291,7 +291,7 @@ def _ended_turns(session: OpenSession) -> int:
     return 0 if lead is None else lead.turns.count - (lead.turn is not None)
 
 
-def _wordless(end: RunEnd) -> str:
+def _no_text_line(end: RunEnd) -> str:
     """Return a line about a run that ended without a final text of the lead."""
     steps = next((agent.steps for agent in end.agents if agent.kind == "lead"), 0)
     # Calls that failed or were cut off are no steps, but those of earlier runs are
@@ -307,7 +307,7 @@ def _metrics(end: RunEnd) -> Json:
     return {"session": plain_row(session), "agents": {agent.name: plain_row(agent.metrics) for agent in end.agents}}
 
 
-def _code(end: RunEnd | None, leaving: ExitRequests) -> int:
+def _exit_code(end: RunEnd | None, leaving: ExitRequests) -> int:
     if leaving.code is not None:
         return leaving.code
     if leaving.interrupted or end is None:

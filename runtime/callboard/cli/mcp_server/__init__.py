@@ -1,0 +1,1 @@
+"""`callboard mcp serve`: Callboard as a server for MCP clients."""

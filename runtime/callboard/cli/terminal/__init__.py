@@ -1,0 +1,1 @@
+"""The terminal: its only writer, keys, signals, questions, and live pages."""

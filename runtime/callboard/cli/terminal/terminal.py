@@ -8,10 +8,11 @@ only escape sequences on the screen are the styles and the window's title below.
 sequence.
 
 Lock order: an agent opens a block only while it holds its lock (`engine/agent_lock.py`), which
-`SessionRuntime.observed` and `SessionRuntime.streamed` check before a screen is called. This module takes no such lock
-and waits for none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S, a reader that
-does not read) delays no agent and no write of the store. Progress is dropped when the screen falls far behind, and the
-screen says how much; everything else is kept, and the process does not end before it is read.
+`SessionRuntime.report_events` and `SessionRuntime.report_output` check before a screen is called. This module takes
+no such lock and waits for none. Printing puts the block into a queue and returns, so a slow or stopped screen (Ctrl-S,
+a reader that does not read) delays no agent and no write of the store. Progress is dropped when the screen falls far
+behind, and the screen says how much; everything else is kept, and the process does not end before it is read.
+
 Questions, redrawing and the interpretation of events belong to other modules.
 """
 

@@ -1,0 +1,1 @@
+"""Views: pure functions that turn rows into lines for a person, or JSON for a script."""

@@ -1,0 +1,1 @@
+"""Requests that wait for an answer, plans and their gate, and session rules."""

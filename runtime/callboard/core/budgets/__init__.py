@@ -1,0 +1,1 @@
+"""Budgets: limits on total use, as a tree."""

@@ -1,4 +1,4 @@
-r"""Instruction files and memory notes in a conversation: injection, known ones, and includes. Pure; opens no file.
+r"""Instruction files and memory notes in a conversation: their texts, which ones it has, and includes. Pure.
 
 Both are injected as data in their own tag: they give no permission, and cannot close their tag. The key of such an
 injection has the state and the subject: `<digest> <path or note>`. An instruction file is injected once and stays,

@@ -28,7 +28,7 @@ from callboard.core.permissions.file_tools import FILE_TOOLS, named_paths
 from callboard.core.permissions.shell_effects import analyse
 from callboard.core.permissions.values import HardRules, Parsed, ProposedCall, Rule, UnparsedScript
 from callboard.core.tool_access import ALL_TOOLS, COMPATIBLE
-from callboard.types import hook_events as he
+from callboard.types import hook_events
 from callboard.types.hook_answers import TOOL_EVENTS
 from callboard.types.hook_events import HookEvent
 from callboard.types.late_pattern import late_pattern
@@ -46,15 +46,15 @@ MATCHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "RequestAnswered": (),
         "BudgetReached": (),
         "SessionStart": (*get_args(StartSource), "fork"),
-        "SessionEnd": (*get_args(he.EndReason), "resume", "logout"),
+        "SessionEnd": (*get_args(hook_events.EndReason), "resume", "logout"),
         "Notification": (
-            *get_args(he.NotificationType),
+            *get_args(hook_events.NotificationType),
             *("auth_success", "elicitation_dialog", "elicitation_url_dialog"),
             *("elicitation_complete", "elicitation_response"),
         ),
-        "StopFailure": (*get_args(he.FailureKind), "oauth_org_not_allowed"),
-        "PreCompact": get_args(he.Trigger),
-        "PostCompact": get_args(he.Trigger),
+        "StopFailure": (*get_args(hook_events.FailureKind), "oauth_org_not_allowed"),
+        "PreCompact": get_args(hook_events.Trigger),
+        "PostCompact": get_args(hook_events.Trigger),
     }
 )
 """Events with a matcher, and their possible values; empty: tools, or names that are not known in advance."""
@@ -63,7 +63,7 @@ NEVER_HERE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "SessionStart": frozenset({"fork"}),
         "SessionEnd": frozenset({"resume", "logout"}),
-        "Notification": frozenset(set(MATCHED["Notification"]) - set(get_args(he.NotificationType))),
+        "Notification": frozenset(set(MATCHED["Notification"]) - set(get_args(hook_events.NotificationType))),
         "StopFailure": frozenset({"oauth_org_not_allowed"}),
     }
 )
@@ -73,23 +73,28 @@ NEVER_HERE: Mapping[str, frozenset[str]] = MappingProxyType(
 def subjects_of(event: HookEvent) -> tuple[str, ...] | None:
     """Return the values that a matcher may match, any of them; None: the event has no matcher."""
     match event:
-        case he.PreToolUse() | he.PermissionRequest() | he.PostToolUse() | he.PostToolUseFailure():
+        case (
+            hook_events.PreToolUse()
+            | hook_events.PermissionRequest()
+            | hook_events.PostToolUse()
+            | hook_events.PostToolUseFailure()
+        ):
             return names_of(event.call.name)
-        case he.SubagentStart() | he.SubagentStop():
+        case hook_events.SubagentStart() | hook_events.SubagentStop():
             return (event.by.agent_type,)
-        case he.SessionStart():
+        case hook_events.SessionStart():
             return (event.source,)
-        case he.SessionEnd():
+        case hook_events.SessionEnd():
             return (event.reason,)
-        case he.Notification():
+        case hook_events.Notification():
             return (event.notification_type,)
-        case he.StopFailure():
+        case hook_events.StopFailure():
             return (event.error,)
-        case he.PreCompact() | he.PostCompact():
+        case hook_events.PreCompact() | hook_events.PostCompact():
             return (event.trigger,)
-        case he.EnvelopeDelivered():
+        case hook_events.EnvelopeDelivered():
             return (event.type,)
-        case he.RequestAnswered() | he.BudgetReached():
+        case hook_events.RequestAnswered() | hook_events.BudgetReached():
             return (event.kind,)
         case _:
             return None

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from callboard.core.hooks.merge import InvalidHook, checked, names_of, plain_json
 from callboard.core.permissions.file_tools import FILE_TOOLS
-from callboard.types import hook_events as he
+from callboard.types import hook_events
 from callboard.types.hook_answers import FITTING, Answer, HookEvent, Rewrite
 from callboard.types.late_pattern import late_pattern
 from callboard.types.records import Json, ToolCall
@@ -131,7 +131,7 @@ def from_compatible(tool: str, tool_input: Json, updated: Json, folder: str) -> 
 
 def reaches_handlers(event: HookEvent) -> bool:
     """Return True if handlers receive the event: they receive a failed call only as `PostToolUseFailure`."""
-    return not (isinstance(event, he.PostToolUse) and event.result.is_error)
+    return not (isinstance(event, hook_events.PostToolUse) and event.result.is_error)
 
 
 def event_json(event: HookEvent) -> Json:
@@ -153,21 +153,21 @@ def event_json(event: HookEvent) -> Json:
 
 def _of_call(event: HookEvent) -> Json:
     match event:
-        case he.PreToolUse():
+        case hook_events.PreToolUse():
             return _call_json(event.call, event.by)
-        case he.PermissionRequest():
+        case hook_events.PermissionRequest():
             payload = _call_json(event.call, event.by)
             del payload["tool_use_id"]
             payload |= {"permission_rule": event.rule, "permission_reason": event.why}
             return payload | ({"permission_suggestions": list(event.suggestions)} if event.suggestions else {})
-        case he.PostToolUse():
+        case hook_events.PostToolUse():
             payload = _call_json(event.call, event.by)
             response = tool_response(event.call, event.result, event.by.folder)
             return payload | {"tool_response": response, "duration_ms": round(event.seconds * 1000)}
-        case he.PostToolUseFailure():
+        case hook_events.PostToolUseFailure():
             payload = _call_json(event.call, event.by) | {"error": event.error, "is_interrupt": event.interrupted}
             return payload | {"duration_ms": round(event.seconds * 1000)}
-        case he.PostToolBatch():
+        case hook_events.PostToolBatch():
             return {"tool_calls": [_done_json(call, event.by) for call in event.calls]}
         case _:
             return {}
@@ -175,32 +175,34 @@ def _of_call(event: HookEvent) -> Json:
 
 def _of_agent(event: HookEvent) -> Json:
     match event:
-        case he.UserPromptSubmit():
+        case hook_events.UserPromptSubmit():
             return {"prompt": event.text}
-        case he.Stop() | he.SubagentStop():
+        case hook_events.Stop() | hook_events.SubagentStop():
             payload: Json = {
                 "stop_hook_active": event.blocks > 0,
                 "last_assistant_message": event.text,
                 "background_tasks": list(event.background),
                 "session_crons": list(event.schedules),
             }
-            of_subagent = {"agent_transcript_path": event.by.transcript} if isinstance(event, he.SubagentStop) else {}
+            of_subagent = (
+                {"agent_transcript_path": event.by.transcript} if isinstance(event, hook_events.SubagentStop) else {}
+            )
             return payload | of_subagent
-        case he.StopFailure():
+        case hook_events.StopFailure():
             return {
                 "error": event.error,
                 "error_details": event.details,
                 "last_assistant_message": event.details or event.error,
             }
-        case he.TeammateIdle():
+        case hook_events.TeammateIdle():
             return {
                 "teammate_name": event.by.name,
                 "team_name": event.by.session,
                 "last_assistant_message": event.text,
             }
-        case he.SubagentStart():
+        case hook_events.SubagentStart():
             return {"agent_id": event.by.name, "agent_type": event.by.agent_type}
-        case he.EnvelopeDelivered():
+        case hook_events.EnvelopeDelivered():
             return {
                 "envelope_id": event.id,
                 "envelope_type": event.type,
@@ -214,7 +216,7 @@ def _of_agent(event: HookEvent) -> Json:
 
 def _of_work(event: HookEvent) -> Json:
     match event:
-        case he.TaskCreated() | he.TaskCompleted():
+        case hook_events.TaskCreated() | hook_events.TaskCompleted():
             mate = {"teammate_name": event.by.name} if event.by.kind == "teammate" else {}
             return mate | {
                 "task_id": event.task,
@@ -222,9 +224,9 @@ def _of_work(event: HookEvent) -> Json:
                 "task_description": event.description,
                 "team_name": event.by.session,
             }
-        case he.PlanSubmitted():
+        case hook_events.PlanSubmitted():
             return {"plan": event.plan}
-        case he.RequestAnswered():
+        case hook_events.RequestAnswered():
             return {
                 "request_id": event.id,
                 "request_kind": event.kind,
@@ -233,14 +235,14 @@ def _of_work(event: HookEvent) -> Json:
                 "answered_by": event.answered_by,
                 "reason": event.reason,
             }
-        case he.ScheduleFired():
+        case hook_events.ScheduleFired():
             return {
                 "schedule_id": event.schedule,
                 "cron": event.cron,
                 "prompt": event.prompt,
                 "due_at": event.slot,
             }
-        case he.BudgetReached():
+        case hook_events.BudgetReached():
             return {
                 "budget": event.budget,
                 "kind": event.kind,
@@ -255,29 +257,29 @@ def _of_work(event: HookEvent) -> Json:
 
 def _of_session(event: HookEvent) -> Json:
     match event:
-        case he.SessionStart():
+        case hook_events.SessionStart():
             return {"source": event.source, "model": event.model}
-        case he.SessionEnd():
+        case hook_events.SessionEnd():
             return {"reason": event.reason}
-        case he.Notification():
+        case hook_events.Notification():
             payload: Json = {"message": event.message, "notification_type": event.notification_type}
             more = {"title": event.title, "request_id": event.request_id}
             return payload | {name: text for name, text in more.items() if text}
-        case he.PreCompact():
+        case hook_events.PreCompact():
             return {"trigger": event.trigger, "custom_instructions": event.instructions}
-        case he.PostCompact():
+        case hook_events.PostCompact():
             return {"trigger": event.trigger, "compact_summary": event.summary}
-        case he.WorktreeCreate():
+        case hook_events.WorktreeCreate():
             return {"name": event.name}
-        case he.WorktreeRemove():
+        case hook_events.WorktreeRemove():
             return {"worktree_path": event.path}
-        case he.CwdChanged():
+        case hook_events.CwdChanged():
             return {"old_cwd": event.old, "new_cwd": event.new}
         case _:
             return {}
 
 
-def _call_json(call: ToolCall, by: he.Caller) -> Json:
+def _call_json(call: ToolCall, by: hook_events.Caller) -> Json:
     return {
         "tool_name": compatible_name(call.name),
         "tool_input": to_compatible(call.name, call.input, by.folder),
@@ -285,7 +287,7 @@ def _call_json(call: ToolCall, by: he.Caller) -> Json:
     }
 
 
-def _done_json(done: he.CallDone, by: he.Caller) -> Json:
+def _done_json(done: hook_events.CallDone, by: hook_events.Caller) -> Json:
     """Return one call of a batch, with its result for the model."""
     return _call_json(done.call, by) | {"tool_response": _text(done.result.content)}
 
@@ -294,7 +296,7 @@ def _text(content: Sequence[Json]) -> str:
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
-def tool_response(call: ToolCall, result: he.HookToolResult, folder: str) -> Json:
+def tool_response(call: ToolCall, result: hook_events.HookToolResult, folder: str) -> Json:
     """Return the structured result; for commands and written files in the documented fields, always with the text.
 
     `folder`: the absolute path to which relative paths of the call refer.
@@ -322,7 +324,7 @@ def _in_own_fields(event: HookEvent, answer: Answer) -> Answer:
         raise InvalidHook(f"it answered {type(answer).__name__}, which {name} does not take")
     answer = checked(name, answer)
     if (
-        isinstance(event, he.PreToolUse | he.PermissionRequest)
+        isinstance(event, hook_events.PreToolUse | hook_events.PermissionRequest)
         and isinstance(answer, Rewrite)
         and answer.input is not None
     ):
@@ -335,7 +337,7 @@ _HUNK = late_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _NUMBERED = late_pattern(r"^ *\d+\t", re.MULTILINE)
 
 
-def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> Json | str:
+def tool_use_result(call: ToolCall, result: hook_events.HookToolResult, folder: str) -> Json | str:
     """Return the structured result of a call; for an error, its text.
 
     `folder`: the absolute path to which relative paths of the call refer.
@@ -379,7 +381,7 @@ def tool_use_result(call: ToolCall, result: he.HookToolResult, folder: str) -> J
             return tool_response(call, result, folder)
 
 
-def _read(compatible: Json, result: he.HookToolResult) -> Json:
+def _read(compatible: Json, result: hook_events.HookToolResult) -> Json:
     path = str(compatible.get("file_path", ""))
     image = next((block for block in result.content if block.get("type") == "image"), None)
     if image is not None:

@@ -1,0 +1,1 @@
+"""Live text: the protocol between a host and the processes that follow it."""

@@ -1,0 +1,1 @@
+"""Envelopes: their form, their authority, dead letters, and limits on floods."""

@@ -1,0 +1,1 @@
+"""Rate limits of a model service: which call is sent next, and when."""

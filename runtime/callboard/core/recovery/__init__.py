@@ -1,0 +1,1 @@
+"""Recovery from failed model calls: retries, fallback models, and content that a service refuses."""

@@ -1,4 +1,4 @@
-"""Course of a fire, from its slot to the end of its turn, its consequences, and statistics of a schedule's fires. Pure.
+"""Progress of a fire from its slot to the end of its turn, its consequences, and statistics of fires. Pure.
 
 The next times of a schedule are here too.
 

@@ -1,0 +1,1 @@
+"""The task board: its rules, claims on files, and its text forms."""

@@ -1,4 +1,4 @@
-"""Subagents: how the end of one is called and told, and which of them run in the background. Pure.
+"""Subagents: the texts about their end, and those that run in the background. Pure.
 
 outcome    status of the background task    words
 ---------  -------------------------------  -----------------------------------------

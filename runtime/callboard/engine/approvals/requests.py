@@ -11,7 +11,7 @@ from callboard.core.approvals.session_rules import created_rules
 from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key, request_envelope_id, request_key, rule_key, screen_leases, short_id
 from callboard.core.mcp.elicitation import question_in, read
-from callboard.core.messaging.authority import answered as answered_as
+from callboard.core.messaging.authority import answered as authority_of_answer
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Policy
@@ -117,7 +117,7 @@ def _answer_envelope(request: Request, asker: AgentRow, answer: Answer, now: flo
         content=answer.reason,
         request_id=request.id,
         reply_to=None if answer.by in ("person", "policy", "runtime") else request_envelope_id(request.id, answer.by),
-        cause=answered_as(request, answer.by),
+        cause=authority_of_answer(request, answer.by),
         metadata={"status": request.status} | _answer_details(answer),
         sent_at=now,
     )

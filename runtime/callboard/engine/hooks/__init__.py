@@ -1,0 +1,1 @@
+"""The registry of hooks, and the notification of hooks that only inform."""

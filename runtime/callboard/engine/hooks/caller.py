@@ -1,4 +1,4 @@
-"""Helpers for operations with hooks: finding a call, naming the caller, showing messages of hooks."""
+"""Functions for operations with hooks: the agent as the caller, the call, and messages of hooks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Mailboxes and dead letters of a running session."""

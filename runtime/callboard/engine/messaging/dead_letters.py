@@ -123,7 +123,7 @@ class DeadLetters:
         # (test_a_crash_round_the_telling_tells_once).
         await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
         for letter in for_person:
-            host.mailed(letter)  # on the screen, because a person has no mailbox
+            host.report_mail(letter)  # on the screen, because a person has no mailbox
         ended.seen = seen
         self._notify_changed()
 

@@ -140,7 +140,7 @@ async def align_tasks(agent: AgentRuntime) -> None:
     host = agent.host
     now = agent.host.clock.now()
     held_before = agent.state.work.tasks
-    holder = host.holder(agent.state)
+    holder = host.task_holder(agent.state)
     held = held_by(host.board.at_stake(), holder)
     writes: list[Write] = []
     for task in held:
@@ -174,7 +174,7 @@ async def claim_task(agent: AgentRuntime, step: st.ClaimTask) -> None:
         await agent.begin(st.Wait(None, "mail"))
         return
     try:
-        task, write = claimed_task(session, host.board, step.task, holder=host.holder(state), now=now)
+        task, write = claimed_task(session, host.board, step.task, holder=host.task_holder(state), now=now)
         envelope = _task_envelope(agent, task, now)
         held = ev.TaskHeld(at=now, task=task.id, subject=task.subject)
         await agent.record(held, writes=[write, sending(session, envelope)])
@@ -212,7 +212,7 @@ class TaskOffers:
     def __init__(self, host: SessionRuntime, living: Callable[[], Iterable[AgentRuntime]]) -> None:
         self._host = host
         self._living = living
-        self._offered = host.offered
+        self._offered = host.offered_tasks
 
     def handle_task(self, task: str) -> None:
         """Handle a changed task: its owner checks whether it still owns it, and ready tasks are offered."""
@@ -251,7 +251,7 @@ class TaskOffers:
 
     def _idle_holders(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
         """Yield idle agents one by one, so that no more agents of a large team are examined than there are tasks."""
-        return (self._host.holder(agent.state) for agent in idle if self._would_claim(agent))
+        return (self._host.task_holder(agent.state) for agent in idle if self._would_claim(agent))
 
     def _would_claim(self, agent: AgentRuntime) -> bool:
-        return self._host.claimable(agent.state) is not None
+        return self._host.claimable_task(agent.state) is not None

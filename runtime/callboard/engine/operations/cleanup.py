@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from callboard.core.approvals import requests as rq
+from callboard.core.approvals import requests as request_rules
 from callboard.core.keys import request_key, short_id, subagent_suffix, task_key
 from callboard.core.messaging.envelopes import sending
 from callboard.core.tasks import board as task_rules
@@ -68,7 +68,7 @@ def requests_withdrawn(host: SessionRuntime, name: str, reason: str, keep: Colle
 def request_withdrawn(host: SessionRuntime, request_id: str, reason: str) -> list[Write]:
     """Return the write that withdraws one request; none if it is unknown or decided."""
     row = host.board.request(request_id)
-    taken_back = rq.withdraw(row[0], "runtime", reason, host.clock.now()) if row else None
+    taken_back = request_rules.withdraw(row[0], "runtime", reason, host.clock.now()) if row else None
     if row is None or not isinstance(taken_back, Request):
         return []
     return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]

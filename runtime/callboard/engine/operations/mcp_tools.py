@@ -59,12 +59,12 @@ def _server_tools(host: SessionRuntime, me: AgentSpec) -> dict[str, Tool]:
     servers = host.ports.servers
     if servers is None:
         return {}
-    others = hidden_tools(servers, host.private, me.name)
+    others = hidden_tools(servers, host.private_servers, me.name)
     return {name: tool for name, tool in servers.tools().items() if may_have(me, name) and name not in others}
 
 
 def hidden_tools(servers: Servers, private: Mapping[str, Collection[str]], agent: str) -> frozenset[str]:
-    """Return the server tools that only other agents may use. `private`: see `SessionRuntime.private`."""
+    """Return the server tools that only other agents may use. `private`: see `SessionRuntime.private_servers`."""
     if not private:
         return frozenset()
     return frozenset(
@@ -91,10 +91,10 @@ async def add_own_servers(agent: AgentRuntime) -> None:
     if host.ports.servers is None:
         return
     for entry in host.ports.own_servers(me):
-        if entry.name in host.private:
-            host.private[entry.name].add(agent.name)
+        if entry.name in host.private_servers:
+            host.private_servers[entry.name].add(agent.name)
         elif all(now.name != entry.name for now in host.ports.servers.now()):  # else every agent already has it
-            host.private[entry.name] = {agent.name}
+            host.private_servers[entry.name] = {agent.name}
             host.servers_until = None  # its prompt waits for them
             await host.ports.servers.add(entry)
 
@@ -102,10 +102,10 @@ async def add_own_servers(agent: AgentRuntime) -> None:
 async def remove_own_servers(agent: AgentRuntime) -> None:
     """End the servers that only this agent uses, because its life in this process is over."""
     host = agent.host
-    for name in [name for name, owners in host.private.items() if agent.name in owners]:
-        host.private[name].discard(agent.name)
-        if not host.private[name] and host.ports.servers is not None:
-            del host.private[name]
+    for name in [name for name, owners in host.private_servers.items() if agent.name in owners]:
+        host.private_servers[name].discard(agent.name)
+        if not host.private_servers[name] and host.ports.servers is not None:
+            del host.private_servers[name]
             with anyio.CancelScope(shield=True):
                 await host.ports.servers.remove(name)
 
@@ -155,7 +155,7 @@ def _server_lines(host: SessionRuntime, me: AgentSpec, by_name: dict[str, Tool],
     connects = CONNECT in me.tools
     lines: dict[str, str] = {}
     for now in _server_states(host):
-        if sees(me, now.name) and not _belongs_to_others(host.private, now.name, me.name):
+        if sees(me, now.name) and not _belongs_to_others(host.private_servers, now.name, me.name):
             own = [name for name in now.tools if name in by_name]
             lines[now.name] = catalog.server_line(now, own, listed, connects=connects)
     return lines

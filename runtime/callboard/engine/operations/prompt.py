@@ -85,7 +85,7 @@ async def _record_prompt(agent: AgentRuntime, parts: PromptParts) -> None:
         await agent.note(prompt)
     else:
         await agent.record(prompt)
-    agent.has_prompt(parts.system, parts.tools)
+    agent.cache_prompt(parts.system, parts.tools)
 
 
 async def _prompt_in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:

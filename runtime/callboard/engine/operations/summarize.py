@@ -138,7 +138,7 @@ async def _put_in_view(agent: AgentRuntime, summary: SummaryWanted, text: str, u
         limits, output_limit(state.model.recovery, spec), state.context.conversation.overhead, spec.context_limit
     )
     transcript = state.compaction.summary_transcript
-    block = agent.host.known_state(state)
+    block = agent.host.state_block(state)
     view = state.context.conversation
     if regional:
         edits = region_edits(view, summary, text, state=block, transcript=transcript, history=history)
@@ -424,8 +424,8 @@ def notify_summarized(agent: AgentRuntime, request: SummaryWanted, text: str) ->
     """Notify the hooks of a summary in the view, and run the SessionStart hooks again."""
     host = agent.host
     life = (agent.name, agent.state.identity.incarnation)
-    if host.begun.get(life):
-        host.begun[life] = False
+    if host.start_hooks_ran.get(life):
+        host.start_hooks_ran[life] = False
     host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent.host, agent.state)))
 
 

@@ -207,7 +207,7 @@ async def _run_start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
         model = model_in_use(state.model.recovery, state.me)
         event = hk.SessionStart(source, model, caller(agent.host, agent.state))
         form = _SESSION
-    host.begun[life] = True  # the conversation was summarized meanwhile: the hooks run once more
+    host.start_hooks_ran[life] = True  # the conversation was summarized meanwhile: the hooks run once more
     finished = False
     try:
         verdict = await host.ports.hooks.fire(event)
@@ -218,7 +218,7 @@ async def _run_start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
         finished = True
     finally:
         if not finished:
-            del host.begun[life]
+            del host.start_hooks_ran[life]
 
 
 # Results

@@ -63,7 +63,7 @@ async def _enter_folder(agent: AgentRuntime, name: str) -> None:
             host.listeners.inform(
                 hk.CwdChanged(by.folder, caller(agent.host, agent.state).folder, caller(agent.host, agent.state))
             )
-    host.settle(agent.state)
+    host.note_folder_checked(agent.state)
 
 
 async def _handle_lost_folder(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:

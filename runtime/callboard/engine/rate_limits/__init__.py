@@ -1,0 +1,1 @@
+"""The rate limiter that all model calls of a process pass."""

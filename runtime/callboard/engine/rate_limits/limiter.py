@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import RATES, count_words, rate_key
-from callboard.core.rate_limits import limiter as rate
+from callboard.core.rate_limits import limiter as limiter_rules
 from callboard.core.rate_limits.key_state import (
     ALL_MODELS,
     COUNTS,
@@ -116,7 +116,7 @@ class KeyLimiter:
             yield
             end = CallEnd("replied")
         except CannotCount as no:
-            end = rate.end_of(no.fault) if no.fault else CallEnd("answered")
+            end = limiter_rules.end_of(no.fault) if no.fault else CallEnd("answered")
             raise
         finally:
             self.ended(limiter, number, end)
@@ -124,12 +124,12 @@ class KeyLimiter:
     def parked_until(self, model: str) -> float:
         """Return the time until which no call goes to this model (Unix seconds); a past time: it is not parked."""
         limiter = self._lanes.get(model)
-        return rate.parked(limiter, self._clock.now()) if limiter else 0.0
+        return limiter_rules.parked(limiter, self._clock.now()) if limiter else 0.0
 
     def named_until(self, model: str) -> float:
         """Return the end of the wait that the service named for this model; a past time: none."""
         limiter = self._lanes.get(model)
-        return limiter.named_until if limiter and rate.parked(limiter, self._clock.now()) else 0.0
+        return limiter.named_until if limiter and limiter_rules.parked(limiter, self._clock.now()) else 0.0
 
     def handle_notice(self, notice: RateNotice) -> None:
         """Apply a notice from another or an earlier process.
@@ -146,7 +146,9 @@ class KeyLimiter:
             self._refuse(notice.model, KeyRefusal(notice.fault, notice.at, self._newest))
         limiter = self._limiter_of(notice.model)
         parked = notice.parked_until > self._clock.now()
-        self._lanes[notice.model] = rate.apply_notice(limiter, notice) if parked else rate.lift(limiter)
+        self._lanes[notice.model] = (
+            limiter_rules.apply_notice(limiter, notice) if parked else limiter_rules.lift(limiter)
+        )
         self.news.notify()
         self.turn()
 
@@ -172,11 +174,11 @@ class KeyLimiter:
         Raises `CallFault` if the key turns out to be at fault in the meantime.
         """
         self._newest += 1
-        waiter = rate.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
-        limiter = self._lanes[asking.model] = rate.join(self._limiter_of(asking.model), waiter)
+        waiter = limiter_rules.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
+        limiter = self._lanes[asking.model] = limiter_rules.join(self._limiter_of(asking.model), waiter)
         now = self._clock.now()
-        if not self._places and self._in_flight() < self._at_once and rate.held(limiter, now) is None:
-            self._lanes[asking.model], _ = rate.let_go(limiter, now)  # nobody waits, and nothing holds it back
+        if not self._places and self._in_flight() < self._at_once and limiter_rules.held(limiter, now) is None:
+            self._lanes[asking.model], _ = limiter_rules.let_go(limiter, now)  # nobody waits, and nothing holds it back
             return waiter.number, ""
         place = self._places[waiter.number] = _Place(asking)
         try:
@@ -192,7 +194,7 @@ class KeyLimiter:
             if place.went:
                 self.ended(asking.model, waiter.number, CallEnd("gone"))
             else:
-                self._lanes[asking.model] = rate.leave(self._limiter_of(asking.model), waiter.number)
+                self._lanes[asking.model] = limiter_rules.leave(self._limiter_of(asking.model), waiter.number)
             raise
         finally:
             self._places.pop(waiter.number, None)
@@ -200,20 +202,20 @@ class KeyLimiter:
         return waiter.number, reason
 
     def headed(self, model: str, number: int, rates: Rates) -> None:
-        self._lanes[model] = rate.headed(self._limiter_of(model), number, rates, self._clock.now())
+        self._lanes[model] = limiter_rules.headed(self._limiter_of(model), number, rates, self._clock.now())
         self.turn()
 
     def hurry(self, asking: CallPriority) -> None:
         """Let this call try a parked model at once if it is still in line, because the user sent a new prompt."""
         for number, place in self._places.items():
             if place.asking is asking and not place.went:
-                self._lanes[asking.model] = rate.hurry(self._limiter_of(asking.model), number)
+                self._lanes[asking.model] = limiter_rules.hurry(self._limiter_of(asking.model), number)
                 break
         self.turn()
 
     def answered(self, model: str, number: int) -> None:
         before = self._limiter_of(model)
-        limiter = self._lanes[model] = rate.answered(before, number)
+        limiter = self._lanes[model] = limiter_rules.answered(before, number)
         if before.parked_until and not limiter.parked_until:
             self._publish(RateNotice(model=model, at=self._clock.now()))
         self._is_good(model, number)
@@ -222,7 +224,7 @@ class KeyLimiter:
     def ended(self, model: str, number: int, end: CallEnd, fault: Fault | None = None) -> None:
         now = self._clock.now()
         before = self._limiter_of(model)
-        limiter = self._lanes[model] = rate.ended(before, number, end, now)
+        limiter = self._lanes[model] = limiter_rules.ended(before, number, end, now)
         if limiter.parked_until > before.parked_until:
             named = limiter.named_until
             self._publish(
@@ -250,13 +252,13 @@ class KeyLimiter:
         now = max(self._clock.now(), at_least)
         while True:
             blocked: dict[str, DelayReason | None] = {
-                m: rate.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
+                m: limiter_rules.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
             }
             free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
             if not free or self._in_flight() >= self._at_once:
                 break
             model = min(free)[1]
-            self._lanes[model], gone = rate.let_go(self._lanes[model], now)
+            self._lanes[model], gone = limiter_rules.let_go(self._lanes[model], now)
             self._places[gone.number].go()
         for model, held in blocked.items():
             self._places[self._lanes[model].waiters[0].number].sleep(held.until if held else None)
@@ -268,7 +270,7 @@ class KeyLimiter:
         return self._lanes.get(model) or ModelLimiter(self._at_once)
 
     def _reason_to_wait(self, model: str) -> str:
-        held = rate.held(self._limiter_of(model), self._clock.now())
+        held = limiter_rules.held(self._limiter_of(model), self._clock.now())
         return held.why if held else f"{count_words(self._at_once, 'call')} in flight"
 
     def _refuse(self, scope: str, refusal: KeyRefusal) -> None:
@@ -276,7 +278,7 @@ class KeyLimiter:
         self._refusals[scope] = refusal
         for number, place in self._places.items():
             if scope in (ALL_MODELS, place.asking.model) and not place.went:
-                self._lanes[place.asking.model] = rate.leave(self._limiter_of(place.asking.model), number)
+                self._lanes[place.asking.model] = limiter_rules.leave(self._limiter_of(place.asking.model), number)
                 place.refuse(known_fault(refusal))
 
     def _give_up_waiting(self, model: str, limiter: ModelLimiter, now: float) -> None:
@@ -288,7 +290,7 @@ class KeyLimiter:
         fault = Fault(kind="rate_limited", message=limiter.why, retry_after=wait)
         for number, place in self._places.items():
             if place.asking.model == model and not place.went and wait > place.asking.patience:
-                self._lanes[model] = rate.leave(self._limiter_of(model), number)
+                self._lanes[model] = limiter_rules.leave(self._limiter_of(model), number)
                 place.refuse(fault)
 
     def _refused(self, model: str) -> dict[str, KeyRefusal]:
@@ -394,7 +396,7 @@ class LimitedCall:
             return
         if self._number and error.rates is not None:
             self._key_limiter.headed(self._asking.model, self._number, error.rates)
-        self._end(rate.end_of(error.fault), error.fault)
+        self._end(limiter_rules.end_of(error.fault), error.fault)
 
     def _end(self, end: CallEnd, fault: Fault | None = None) -> None:
         if self._number:

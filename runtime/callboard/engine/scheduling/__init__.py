@@ -1,0 +1,1 @@
+"""The scheduler of a session, and its unfinished fires."""

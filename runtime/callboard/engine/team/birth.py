@@ -102,7 +102,7 @@ class Births:
         self, row: AgentRow, state: AgentState, events: tuple[Event, ...], parts: PromptParts
     ) -> AgentRuntime:
         agent = AgentRuntime(self._host, row, state, self._begin, lock=self._lock_of(row))
-        agent.has_prompt(parts.system, parts.tools)
+        agent.cache_prompt(parts.system, parts.tools)
         self._host.budgets.join(state)
         agent.announce(events)
         return agent

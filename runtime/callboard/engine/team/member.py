@@ -282,7 +282,7 @@ async def _write(
     appends = [Append(stream, event.encode(), expected=state.seq + place) for place, event in enumerate(events)]
     await host.commit(*appends, Put(agent_key(host.session, row.name), after.encode()), *writes)
     try:
-        host.observed(holder, state.seq + 1, events)
+        host.report_events(holder, state.seq + 1, events)
     except Exception:  # a failing observer must not end the session
         log.exception("a crash could not be shown", agent=row.name)
 

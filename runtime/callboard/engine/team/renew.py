@@ -176,7 +176,7 @@ async def _handoff(host: SessionRuntime, state: AgentState) -> Handoff:
     facts = facts_of(host, state, frozenset())
     stem = f"{facts.transcripts}/{spec.name}.{state.identity.incarnation}-{state.seq}"
     files = HandoffFiles(f"{stem}.jsonl", f"{stem}-handoff.md")
-    made = carry(state.context.conversation.messages, host.known_state(state), room(state), files)
+    made = carry(state.context.conversation.messages, host.state_block(state), room(state), files)
     archive = host.ports.archive
     origin = Origin(host.session, spec.name, state.identity.incarnation, spec.kind, str(archive.folders(spec).root))
     lines = transcript_lines(await history(host.ports.store, state), origin)

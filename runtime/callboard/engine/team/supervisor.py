@@ -267,7 +267,7 @@ class Team:
         with anyio.move_on_after(KEPT_WITHIN, shield=True):
             for agent in list(self._living()):
                 try:
-                    await agent.keep()
+                    await agent.write_snapshot()
                 except CallboardError:  # the journal has everything; a snapshot only saves time
                     log.warning("no snapshot at the end", agent=agent.name)
                     return

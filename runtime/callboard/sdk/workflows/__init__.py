@@ -1,0 +1,1 @@
+"""Workflows from code: their functions, their steps, and their journal."""

@@ -1,4 +1,4 @@
-"""Guard of a session at sandbox level 0, and its socket: there a process of a person announces what it will write."""
+"""Guard of a person's answers at sandbox level 0, and the socket on which the person's processes announce writes."""
 
 from __future__ import annotations
 

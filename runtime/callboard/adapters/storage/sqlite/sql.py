@@ -1,4 +1,4 @@
-"""Execution of a statement. Half of its results have unknown types in apsw; this module adds them once."""
+"""Execution of SQL statements, with the types of results that apsw leaves unknown."""
 
 from __future__ import annotations
 

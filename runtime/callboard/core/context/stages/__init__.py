@@ -1,0 +1,1 @@
+"""Stages of the context pipeline: functions from a view to edits."""
