@@ -86,7 +86,7 @@ class ServingHere:
 
         `meanwhile`: what another process writes after this one has looked, and before it follows changes.
         """
-        await server.look()
+        await server.read_rows()
         await self.store.commit(*meanwhile)
         async with self.fleet.announced(), anyio.create_task_group() as group:
             group.start_soon(server.run)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.cli.mcp_server.tools import ASKED, LISTED
+from callboard.cli.mcp_server.tools import LISTED, REQUEST_SUMMARY
 from callboard.sessions.inspect import resources
 from callboard.sessions.inspect.resources import REQUESTS, SCHEDULES, SESSIONS, Column, Resource, ScheduleStatus
 from callboard.types.records import Request, SessionRow
@@ -43,7 +43,7 @@ def test_a_listing_may_have_some_of_the_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "schema"), [(REQUESTS, ASKED), (SESSIONS, LISTED["properties"]["sessions"]["items"])]
+    ("resource", "schema"), [(REQUESTS, REQUEST_SUMMARY), (SESSIONS, LISTED["properties"]["sessions"]["items"])]
 )
 def test_a_client_gets_the_fields_that_the_schema_of_its_tool_declares(resource: Resource[Any], schema: Any) -> None:
     assert list(resource.summary or ()) == schema["required"] == list(schema["properties"])

@@ -78,7 +78,7 @@ def test_agents_of_one_reply_differ_in_their_names_only_and_a_changed_type_or_pa
     lead = types.lead("lead")
     first, second = (types.spawned("explore", name, lead, "subagent") for name in "ab")
     assert second == first.model_copy(update={"name": "b"})
-    files.become({**files, "explore": replace(files["explore"], instructions="Look twice.")})
+    files.replace_all({**files, "explore": replace(files["explore"], instructions="Look twice.")})
     assert types.spawned("explore", "c", lead, "subagent").instructions == "Look twice."
     elsewhere = lead.model_copy(update={"folder": "/elsewhere"})
     assert types.spawned("explore", "d", elsewhere, "subagent").folder == "/elsewhere"

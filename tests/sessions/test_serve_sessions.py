@@ -41,7 +41,7 @@ async def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
     monkeypatch.setenv("HOME", str(tmp_path))
     for kind in ("STATE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
-    monkeypatch.setattr(serve_sessions, "LEFT_WITHIN", 0.05)  # no host here removes its row late
+    monkeypatch.setattr(serve_sessions, "REMOVAL_TIMEOUT", 0.05)  # no host here removes its row late
     async with serving_here(tmp_path) as here:
         yield here
 
@@ -134,7 +134,7 @@ async def test_two_hosts_that_cannot_open_a_session_do_not_wake_each_other(here:
 async def test_a_host_that_keeps_a_session_shows_that_it_can_be_opened(
     here: ServingHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve_sessions, "KEPT", 0.05)
+    monkeypatch.setattr(serve_sessions, "OPENED_AFTER", 0.05)
     session = await _with_one_that_fails(here)
     async with here.serving(here.server()):
         await here.until(lambda: bool(here.texts("trouble")))
@@ -186,7 +186,7 @@ async def test_a_host_with_a_limit_hosts_no_more_sessions_than_that(here: Servin
         await here.detached()
     server = here.server(sessions=1, once=once)
     if once:
-        await server.look()
+        await server.read_rows()
         assert await server.once() == 0
     else:
         async with here.serving(server):

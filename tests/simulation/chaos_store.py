@@ -166,7 +166,7 @@ class InlineSqlite:
         if not self._dead:
             self._dead = True
             self._portal.call(self._store.aclose)
-            self._ring(self._bells.everyone())
+            self._ring(self._bells.all_sleepers())
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         return await self._now(partial(self._store.read, stream, after, limit))
@@ -203,7 +203,7 @@ class InlineSqlite:
             return records, records[-1].seq if records else position
 
         feed = Feed(fetch, after)
-        self._bells.hang(feed, stream=stream)
+        self._bells.add(feed, stream=stream)
         try:
             yield feed
         finally:
@@ -219,7 +219,7 @@ class InlineSqlite:
             return newer, position
 
         feed = Feed(fetch, 0)
-        self._bells.hang(feed, prefix=prefix)
+        self._bells.add(feed, prefix=prefix)
         try:
             yield feed
         finally:

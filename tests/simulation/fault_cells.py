@@ -186,7 +186,7 @@ def _money(outcome: Outcome) -> list[str]:
         found.append(f"billed {least} to {most}, counted {counted}")
     failed = [event.fault for _, event in outcome.watcher.events if isinstance(event, ev.CallFailed)]
     told = sum(fault.usage is not None for fault in failed) if service.unread else 0
-    perhaps = outcome.spending.total.wasted.unknown
+    perhaps = outcome.spending.total.all_unused.unknown
     if perhaps + told < service.unread:
         found.append(f"{service.unread} answers perhaps not read: {told} counted, {perhaps} told as perhaps billed")
     if _counts(outcome.spending.total.usage) != counted:

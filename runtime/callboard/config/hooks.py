@@ -227,7 +227,7 @@ def _read(loaded: LoadedSettings, workspace: Path, environ: dict[str, str]) -> I
             file_hooks.all_off for file_hooks in read
         )  # a workspace's file cannot disable the hooks of the user's file
         reads += [replace(file_hooks, entries=()) if quiet else file_hooks for file_hooks in read]
-        for file_hooks in _once(reads):
+        for file_hooks in _without_repeats(reads):
             yield source, file_hooks
 
 
@@ -257,7 +257,7 @@ def _all_off(settings_file: ClaudeSettings, origin: HookOrigin) -> bool:
     return bool(settings_file.raw) and load_hooks(Path(settings_file.path), origin, settings_file.raw).all_off
 
 
-def _once(reads: list[HooksRead]) -> Iterator[HooksRead]:
+def _without_repeats(reads: list[HooksRead]) -> Iterator[HooksRead]:
     met: list[HookEntry] = []
     for read in reads:
         entries = tuple(entry for entry in read.entries if entry not in met)

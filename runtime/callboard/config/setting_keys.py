@@ -50,7 +50,7 @@ class SettingKey:
         """Return Callboard's name of the setting."""
         return dotted(self.address)
 
-    def meaning(self, value: object) -> tuple[Address, object]:
+    def resolve(self, value: object) -> tuple[Address, object]:
         """Return address and value of the setting for a value that was typed. Raises `UsageError`.
 
         A field of Claude Code may mean another value: `autoMemoryEnabled` `false` is `memory.write` `off`.

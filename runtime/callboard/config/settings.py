@@ -260,7 +260,7 @@ def _alias_layer(environ: Mapping[str, str]) -> Layer:
             models = [part.strip() for part in text.split(",") if part.strip()]
             address = tuple(name.split("."))
             places[address] = variable
-            _put(values, address, models if name == "fallback_models" else text, variable)
+            _set_value(values, address, models if name == "fallback_models" else text, variable)
     return Layer(values, places)
 
 
@@ -275,7 +275,7 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             continue  # an empty variable counts as not set
         if address[0] in Settings.model_fields:
             places[address] = variable
-            _put(values, address, _parsed(environ[variable], variable), variable)
+            _set_value(values, address, _parsed(environ[variable], variable), variable)
         elif close := difflib.get_close_matches(address[0], Settings.model_fields, n=1, cutoff=0.8):
             raise SettingsError(f"unknown setting: choose {PREFIX}{close[0].upper()}", variable)
     return Layer(values, places)
@@ -288,7 +288,7 @@ def _flag_layer(flags: Mapping[str, object]) -> Layer:
         if value is not None:
             address = tuple(name.split("."))
             places[address] = f"{_FLAG}{name}"
-            _put(values, address, list(cast("tuple[object]", value)) if isinstance(value, tuple) else value, name)
+            _set_value(values, address, list(cast("tuple[object]", value)) if isinstance(value, tuple) else value, name)
     return Layer(values, places)
 
 
@@ -299,7 +299,7 @@ def _parsed(text: str, variable: str) -> object:
     return None if text.strip() == "null" else text
 
 
-def _put(values: Tree, address: Address, value: object, where: str) -> None:
+def _set_value(values: Tree, address: Address, value: object, where: str) -> None:
     branch = values
     for part in address[:-1]:
         inner = branch.setdefault(str(part), {})
@@ -452,7 +452,7 @@ def workspace_layer(workspace_claims: WorkspaceClaims, *, trusted: bool) -> Laye
             raise SettingsError("is not UTF-8 text", path) from error
         return Layer(notes=(f"{path}: is not UTF-8 text: none of its rules applies",))
     if not trusted:
-        return _tightening(layer)
+        return _restricting_part(layer)
     _refuse_personal(layer)
     return layer
 
@@ -494,7 +494,7 @@ def _refused(layer: Layer) -> Iterator[Address]:
             yield address  # a stage that is a Python callable
 
 
-def _tightening(layer: Layer) -> Layer:
+def _restricting_part(layer: Layer) -> Layer:
     """Return the part of an untrusted file that applies: its deny and ask rules.
 
     An invalid rule is noted and ignored.
@@ -538,11 +538,11 @@ def claude_layer(settings_file: ClaudeSettings) -> Layer:
     places: dict[Address, str] = {}
     for kind, rules in settings_file.rules.items():
         if rules:
-            _put(values, ("permission", kind), [rule for rule, _ in rules], settings_file.path)
+            _set_value(values, ("permission", kind), [rule for rule, _ in rules], settings_file.path)
             places |= {("permission", kind, number): place for number, (_, place) in enumerate(rules)}
     mode = {} if settings_file.mode is None else {("permission", "mode"): settings_file.mode}
     for address, (value, place) in {**mode, **settings_file.settings}.items():
-        _put(values, address, value, place)
+        _set_value(values, address, value, place)
         places[address] = place
     return Layer(values, places)
 

@@ -107,7 +107,7 @@ class SettingsFile:
             problems: list[UsageError] = []
             for reading in texts:
                 try:
-                    address, value = key.meaning(reading)
+                    address, value = key.resolve(reading)
                     return self._checked(with_value(text, address, value, where=str(self.path)), address), (
                         address,
                         value,

@@ -79,7 +79,7 @@ class TypedResult(Generic[T]):
     def read(self, text: str) -> tuple[T | None, str]:
         """Parse an answer. Return its value, and the error, which is empty if the answer is valid."""
         try:
-            plain: Any = strict_json(_bare(text))
+            plain: Any = strict_json(_without_fence(text))
         except (ValueError, RecursionError) as error:
             return None, f"it is not JSON: {error}"
         try:
@@ -94,7 +94,7 @@ def retry_prompt(wrong: str) -> str:
     return f"Your answer does not fit: {wrong}. Answer again, with JSON of the schema alone."
 
 
-def _bare(text: str) -> str:
+def _without_fence(text: str) -> str:
     """Return the text without a code fence and without text before or after the fence."""
     lines = text.strip().splitlines()
     fences = [place for place, line in enumerate(lines) if line.strip().startswith("```")]

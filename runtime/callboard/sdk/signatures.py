@@ -188,7 +188,7 @@ def _argument(parameter: inspect.Parameter, hint: Any, about_it: str, subject: s
         raise NotTyped(f"{where} has no type: write one, as `{parameter.name}: str`")
     adapter = adapter_of(hint, where)
     schema = schema_of(adapter, where)
-    if about := _about(hint) or about_it:
+    if about := _parameter_description(hint) or about_it:
         schema = {**schema, "description": about}
     if parameter.default is not _NOTHING:
         schema |= _default(adapter, parameter.default)
@@ -265,7 +265,7 @@ def _twin(kind: Any) -> Any:
     return made
 
 
-def _about(hint: Any) -> str:
+def _parameter_description(hint: Any) -> str:
     """Return the description of a parameter in its `Annotated`: a text, or pydantic's `Field(description=...)`."""
     for note in typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ():
         if isinstance(note, str):
@@ -399,18 +399,18 @@ def inlined(schema: Json) -> Json:
 def _recursive(name: str, definitions: Json, above: tuple[str, ...]) -> bool:
     if name in above:
         return True
-    return any(_recursive(inner, definitions, (*above, name)) for inner in _named(definitions.get(name)))
+    return any(_recursive(inner, definitions, (*above, name)) for inner in _definition_names(definitions.get(name)))
 
 
-def _named(node: object) -> set[str]:
+def _definition_names(node: object) -> set[str]:
     """Return the names of the definitions that a schema refers to."""
     if isinstance(node, list):
-        return {name for item in cast("list[object]", node) for name in _named(item)}
+        return {name for item in cast("list[object]", node) for name in _definition_names(item)}
     if not isinstance(node, dict):
         return set()
     schema = cast("Json", node)
     own = {_name(schema["$ref"])} if isinstance(schema.get("$ref"), str) else set[str]()
-    return own.union(*(_named(value) for value in schema.values()))
+    return own.union(*(_definition_names(value) for value in schema.values()))
 
 
 def _name(reference: object) -> str:

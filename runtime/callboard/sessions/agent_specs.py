@@ -73,7 +73,7 @@ class LiveTypes(Mapping[str, AgentFile]):
     def __len__(self) -> int:
         return len(self._now)
 
-    def become(self, definitions: Mapping[str, AgentFile]) -> None:
+    def replace_all(self, definitions: Mapping[str, AgentFile]) -> None:
         """Replace the types. Working agents keep the type with which they started."""
         self._now = dict(definitions)
 
@@ -209,7 +209,7 @@ class AgentTypes:
             definition,
             name=name,
             kind=kind,
-            tools=allowed_tools(_named(definition), rules.deny),
+            tools=allowed_tools(_tools_of(definition), rules.deny),
             permission_mode=within(parent.permission_mode, profile.mode or definition.permission_mode),
             rules=rules,
             limits=Limits(steps=steps, seconds=settings.limits.seconds),
@@ -431,7 +431,7 @@ def _names_search(texts: Iterable[str]) -> bool:
 
 def search_notes(loaded: LoadedSettings, chosen: ModelSelection, types: Mapping[str, AgentFile]) -> tuple[str, ...]:
     """Return a line if agent types name the tool for searching the web, and their agents do not get it."""
-    named = sorted(name for name, each in types.items() if WEB_SEARCH in {*_named(each)} and each.tools is not None)
+    named = sorted(name for name, each in types.items() if WEB_SEARCH in {*_tools_of(each)} and each.tools is not None)
     by = search_by(loaded, chosen)
     permission = loaded.settings.permission
     if not named or by == "command" or (by == "service" and _names_search(permission.allow)):
@@ -444,7 +444,7 @@ def search_notes(loaded: LoadedSettings, chosen: ModelSelection, types: Mapping[
     return (f"WebSearch is not offered to agents of the type {', '.join(named[:5])}: {reason} (docs/tools.md)",)
 
 
-def _named(definition: AgentFile) -> tuple[str, ...]:
+def _tools_of(definition: AgentFile) -> tuple[str, ...]:
     """Return the tools that an agent's file allows and does not deny; the caller narrows them to the agent's kind."""
     denied = {name for entry in definition.denied for name in our_names(entry)}
     every = ALL_TOOLS - ON_REQUEST

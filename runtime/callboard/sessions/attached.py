@@ -80,7 +80,7 @@ class AttachedSession(OpenSession):
         self.pid = 0
         self._machine = ""
         self._audience = Audience(observers)
-        self._broker = ApproverBroker(self._board, approvers, self._give)
+        self._broker = ApproverBroker(self._board, approvers, self._send_answer)
         self._states: dict[tuple[str, int], AgentState] = {}
         self._followed: set[tuple[str, int]] = set()
         self._group: TaskGroup | None = None
@@ -240,7 +240,7 @@ class AttachedSession(OpenSession):
             raise SessionUnreadable(lost_words(JournalGap(stream, state.seq + 1, record.seq, ())), self.id)
         event = read_event(record.data, stream, record.seq)
         gate = self._gate(key)
-        if gate is not None and (reason := gate.void(event)):
+        if gate is not None and (reason := gate.void_reason(event)):
             self._show(key[0], Delta("dropped", reason))
         state = self._states[key] = apply(state, event)
         if isinstance(event, EnvelopeReceived):
@@ -283,7 +283,7 @@ class AttachedSession(OpenSession):
 
     # Requests
 
-    async def _give(self, request: Request, answer: Answer) -> str | None:
+    async def _send_answer(self, request: Request, answer: Answer) -> str | None:
         return await answer_as_person(self._store, self.id, request.id, answer, now=self._now)
 
     # The host

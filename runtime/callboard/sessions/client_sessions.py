@@ -1,8 +1,8 @@
 """Sessions that a client of this process starts. Each is hosted here until it comes to rest.
 
-    async with client_sessions(wanted, words) as sessions:
-        one = await sessions.start(room, "Fix the failing test")
-        await one.settled()
+    async with client_sessions(limits, describe) as sessions:
+        workspace = await sessions.open_workspace()
+        session = await sessions.start(workspace, "Fix the failing test")
 
 A session that another process hosts is followed. Leaving the block leaves every session in order, and `callboard
 resume` continues it.
@@ -51,7 +51,7 @@ from callboard.types.events import Event
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope, Request
 
-Words = Callable[[str, Event], str]
+DescribeEvent = Callable[[str, Event], str]
 """Function that returns an agent's event as one line; empty: nothing to report."""
 
 
@@ -91,31 +91,34 @@ class SharedWorkspace:
 class ClientSession:
     """One session that this process hosts or follows: an observer, and an approver that never answers."""
 
-    def __init__(self, session: str, texts: Words, *, hosted_here: bool) -> None:
+    def __init__(self, session: str, describe: DescribeEvent, *, hosted_here: bool) -> None:
         self.session = session
-        self.mine = hosted_here
+        self.hosted_here = hosted_here
         self.open = True
-        self.again = False
+        """True while this process hosts or follows the session."""
+        self.new_input = False
         """True if a session that comes to rest has something new to do."""
-        self.begun = False
+        self.opened = False
+        """True once the session was opened in this process."""
         self.end: RunEnd | None = None
         """Result of the session when it last came to rest."""
         self.fault: CallboardError | None = None
         """Reason why the session cannot be hosted, or no longer is."""
-        self.asked: set[str] = set()
-        """Requests that wait for a person now."""
-        self.count = 0
-        self.line = ""
-        self._words = texts
+        self.waiting_requests: set[str] = set()
+        """Ids of the requests that wait for a person now."""
+        self.line_count = 0
+        """Number of lines of progress up to now."""
+        self.last_line = ""
+        self._describe = describe
         self.changed = Notifier()
         """Notifier of changes of these attributes."""
 
     interest = Interest(deltas=frozenset())
 
     def on_event(self, agent: str, seq: int, event: Event) -> None:
-        line = self._words(agent, event)
+        line = self._describe(agent, event)
         if line:
-            self.count, self.line = self.count + 1, line
+            self.line_count, self.last_line = self.line_count + 1, line
             self.changed.notify()
 
     def on_delta(self, agent: str, delta: Delta) -> None:
@@ -126,121 +129,125 @@ class ClientSession:
 
     async def answer(self, request: Request) -> Answer | None:
         """Remember the request for as long as it waits."""
-        self.asked.add(request.id)
+        self.waiting_requests.add(request.id)
         self.changed.notify()
         try:
             await anyio.sleep_forever()
         finally:
-            self.asked.discard(request.id)
+            self.waiting_requests.discard(request.id)
             self.changed.notify()
 
 
 class ClientSessions:
     """Sessions of a process that serves clients, from `client_sessions`."""
 
-    def __init__(self, request: ServerLimits, texts: Words, group: TaskGroup, stores: AsyncExitStack) -> None:
-        self._wanted = request
-        self._words = texts
+    def __init__(self, limits: ServerLimits, describe: DescribeEvent, group: TaskGroup, stores: AsyncExitStack) -> None:
+        self._limits = limits
+        self._describe = describe
         self._group = group
         self._stores = stores
-        self._rooms: dict[Path, SharedWorkspace] = {}
+        self._workspaces: dict[Path, SharedWorkspace] = {}
         self._opening = anyio.Lock()
-        """Lock for opening rooms: two calls at once would open the store twice."""
+        """Lock for opening workspaces: two calls at once would open the store twice."""
         self._hosted: dict[str, ClientSession] = {}
         self.newest: dict[Path, str] = {}
         """The most recently started session, by workspace."""
 
-    async def room(self, workspace: str = "") -> SharedWorkspace:
+    async def open_workspace(self, name: str = "") -> SharedWorkspace:
         """Return one of the served folders; empty: the default. Raises `UsageError` for any other."""
-        folder = _served(self._wanted.workspaces, workspace)
+        folder = _served(self._limits.workspaces, name)
         async with self._opening:
-            if folder not in self._rooms:
-                self._rooms[folder] = await self._opened(folder)
-            return self._rooms[folder]
+            if folder not in self._workspaces:
+                self._workspaces[folder] = await self._open(folder)
+            return self._workspaces[folder]
 
-    async def _opened(self, folder: Path) -> SharedWorkspace:
+    async def _open(self, folder: Path) -> SharedWorkspace:
         places = find_places(folder)
-        trust = await decide(places.workspace, places.config, flag=self._wanted.trust)
+        trust = await decide(places.workspace, places.config, flag=self._limits.trust)
         loaded = load_settings(
             os.environ, workspace=places.workspace, trusted=trust.trusted, workspace_claims=trust.workspace_claims
         )
-        store = await open_store(places, loaded.settings, self._wanted.notice)
+        store = await open_store(places, loaded.settings, self._limits.notice)
         self._stores.push_async_callback(store.aclose)
         return SharedWorkspace(
             places, SharedResources(store, KeyLimiters(SystemClock(), loaded.settings.rate.calls_at_once))
         )
 
-    async def start(self, room: SharedWorkspace, prompt: str, max_cost_usd: float | None = None) -> ClientSession:
+    async def start(self, workspace: SharedWorkspace, prompt: str, max_cost_usd: float | None = None) -> ClientSession:
         """Start a session and return it once it is hosted. Raises the exceptions of `open_session`."""
-        bounds = [limit for limit in (self._wanted.max_cost_usd, max_cost_usd) if limit is not None]
+        cost_limits = [limit for limit in (self._limits.max_cost_usd, max_cost_usd) if limit is not None]
         name = str(uuid.uuid4())
         options = replace(
-            self._options(room, IdentityOptions(name=name, prompt=prompt)),
-            workspace=WorkspaceOptions(room.places.workspace, flags=self._wanted.flags, trust=self._wanted.trust),
-            model=ModelOptions(self._wanted.model, max_cost_usd=min(bounds, default=None)),
+            self._options(workspace, IdentityOptions(name=name, prompt=prompt)),
+            workspace=WorkspaceOptions(workspace.places.workspace, flags=self._limits.flags, trust=self._limits.trust),
+            model=ModelOptions(self._limits.model, max_cost_usd=min(cost_limits, default=None)),
         )
-        hosted = await self._begin(options, name)
-        self.newest[room.places.workspace] = name
+        hosted = await self._start_hosting(options, name)
+        self.newest[workspace.places.workspace] = name
         return hosted
 
-    async def go_on(self, room: SharedWorkspace, session: str) -> ClientSession:
-        """Ensure that a session processes its newest input. Raises the exceptions of `start`."""
-        hosted = await self.keep(room, session)
-        hosted.again = True
+    async def process_input(self, workspace: SharedWorkspace, session: str) -> ClientSession:
+        """Ensure that a host processes the newest input of a session. Raises the exceptions of `start`."""
+        hosted = await self.ensure_hosted(workspace, session)
+        hosted.new_input = True
         return hosted
 
-    async def keep(self, room: SharedWorkspace, session: str) -> ClientSession:
+    async def ensure_hosted(self, workspace: SharedWorkspace, session: str) -> ClientSession:
         """Host a session, unless a process already does. Raises the exceptions of `start`."""
-        hosted = await self.seen(room, session)
-        return hosted or await self._begin(self._options(room, IdentityOptions(session=session, resume=True)), session)
+        hosted = await self.find(workspace, session)
+        if hosted is not None:
+            return hosted
+        return await self._start_hosting(
+            self._options(workspace, IdentityOptions(session=session, resume=True)), session
+        )
 
-    async def seen(self, room: SharedWorkspace, session: str) -> ClientSession | None:
+    async def find(self, workspace: SharedWorkspace, session: str) -> ClientSession | None:
         """Return a session that this process hosts, or follows if another one hosts it; None: no process does."""
         hosted = self._hosted.get(session)
         if hosted is not None and hosted.open:
             return hosted
-        if await room.shared.store.holder(host_lease(session)) is None:
+        if await workspace.shared.store.holder(host_lease(session)) is None:
             return None
-        hosted = self._hosted[session] = ClientSession(session, self._words, hosted_here=False)
+        hosted = self._hosted[session] = ClientSession(session, self._describe, hosted_here=False)
         options = SessionOptions(
-            WorkspaceOptions(room.places.workspace),
+            WorkspaceOptions(workspace.places.workspace),
             identity=IdentityOptions(session=session),
-            hosting=HostingOptions(notice=self._wanted.notice),
+            hosting=HostingOptions(notice=self._limits.notice),
         )
         self._group.start_soon(self._follow, options, hosted)
         return hosted
 
-    def last(self, session: str) -> ClientSession | None:
+    def hosted(self, session: str) -> ClientSession | None:
         """Return the state of a session that this process hosts, or hosted; None for any other."""
         hosted = self._hosted.get(session)
-        return hosted if hosted is not None and hosted.mine else None
+        return hosted if hosted is not None and hosted.hosted_here else None
 
-    def _options(self, room: SharedWorkspace, identity: IdentityOptions) -> SessionOptions:
+    def _options(self, workspace: SharedWorkspace, identity: IdentityOptions) -> SessionOptions:
         """Return the options of any session; a resumed one keeps its own model and settings."""
         return SessionOptions(
-            WorkspaceOptions(room.places.workspace, trust=self._wanted.trust),
+            WorkspaceOptions(workspace.places.workspace, trust=self._limits.trust),
             identity=identity,
             permissions=PermissionOptions(answerable=True),
-            hosting=HostingOptions(shared=room.shared, commands_at_rest="end"),
+            hosting=HostingOptions(shared=workspace.shared, commands_at_rest="end"),
         )
 
-    async def _begin(self, options: SessionOptions, session: str) -> ClientSession:
-        hosted = self._hosted[session] = ClientSession(session, self._words, hosted_here=True)
+    async def _start_hosting(self, options: SessionOptions, session: str) -> ClientSession:
+        hosted = self._hosted[session] = ClientSession(session, self._describe, hosted_here=True)
         self._group.start_soon(self._host, options, hosted)
-        await hosted.changed.until(lambda: hosted.begun or not hosted.open)
-        if not hosted.begun and hosted.fault is not None:
+        await hosted.changed.until(lambda: hosted.opened or not hosted.open)
+        if not hosted.opened and hosted.fault is not None:
             del self._hosted[session]
             raise hosted.fault
         return hosted
 
     async def _host(self, options: SessionOptions, hosted: ClientSession) -> None:
         """Host a session until it rests and has nothing new to do."""
-        hosted.again = True
+        hosted.new_input = True
         try:
-            while hosted.again:
-                hosted.again = False
+            while hosted.new_input:
+                hosted.new_input = False
                 async with open_session(options, observers=[hosted], approvers=[hosted]) as session:
-                    hosted.begun = True
+                    hosted.opened = True
                     hosted.changed.notify()
                     hosted.end = await session.finished()
                     await session.mark_ended(hosted.end.exit_code)
@@ -282,8 +289,8 @@ def _served(served: Sequence[Path], name: str) -> Path:
 
 
 @asynccontextmanager
-async def client_sessions(request: ServerLimits, texts: Words) -> AsyncGenerator[ClientSessions]:
+async def client_sessions(limits: ServerLimits, describe: DescribeEvent) -> AsyncGenerator[ClientSessions]:
     """Yield the sessions of a process. Leaving the block leaves each session in order."""
     async with AsyncExitStack() as stores, anyio.create_task_group() as group:
-        yield ClientSessions(request, texts, group, stores)
+        yield ClientSessions(limits, describe, group, stores)
         group.cancel_scope.cancel()

@@ -94,7 +94,7 @@ class Definitions:
         """Read the current content of all files, in the calling thread."""
         agents = load_agents(self.files)
         skills = load_skills(self.files)
-        self.types.become(self.agents(agents.items))
+        self.types.replace_all(self.agents(agents.items))
         self._skills = {name: _facts(skill) for name, skill in skills.items.items()}
         missing = missing_skills(self.types.values(), skills.items)
         self.notes = (*self.plugin_notes, *self.voice.notes, *agents.notes, *skills.notes, *missing)
@@ -126,7 +126,7 @@ class Definitions:
         skills = self._skills
         notes = set(self.notes)
         self.read()
-        self.library.become(self.files)
+        self.library.use_places(self.files)
         differences = changes(before, self.types), changes(skills, self._skills)
         lines += [
             f"{kind}: {change}" for kind, change in zip(("agents", "skills"), differences, strict=True) if str(change)

@@ -209,9 +209,9 @@ class Fleet:
                 if row is None:
                     return
                 if row.key == self._own_key:
-                    await self._obey(drain=row.value is not None)
+                    await self._follow_drain_order(drain=row.value is not None)
 
-    async def _obey(self, *, drain: bool) -> None:
+    async def _follow_drain_order(self, *, drain: bool) -> None:
         """Start or end the drain of this host. If the store cannot be reached, the announcement is made later."""
         # The store may go away right after the order (test_an_order_to_drain_that_cannot_be_announced_ends_nothing).
         try:

@@ -180,7 +180,7 @@ async def _remove(store: Store, session: str) -> str:
     if isinstance(lease, LeaseHolder):
         return "a process has it open"
     try:
-        rows = [row for name in names_of(session) for row in await _named(store, name)]
+        rows = [row for name in names_of(session) for row in await _rows_named(store, name)]
         agents = [row for row in rows if row.key.startswith(agent_key(session, ""))]
         boxes = [mailbox(session, row.key.rpartition("/")[2], _life(row)) for row in agents]
         ends = [Expect(box, await store.last(box)) for box in boxes]
@@ -201,7 +201,7 @@ def _life(row: Row) -> int:
     return read_value(AgentRow, row.value or b"", row.key).incarnation
 
 
-async def _named(store: Store, name: str) -> Sequence[Row]:
+async def _rows_named(store: Store, name: str) -> Sequence[Row]:
     if name.endswith("/"):
         return await rows_of(store, name)
     row = await store.get(name)
@@ -216,7 +216,7 @@ async def _complete(store: DurableStore, places: WorkspacePaths) -> tuple[int, i
     now = SystemClock().now()
     for row in rows:
         session = session_named(row.key)
-        late = [each for name in names_of(session) for each in await _named(store, name)]
+        late = [each for name in names_of(session) for each in await _rows_named(store, name)]
         if late:  # written by a process that had read the session before
             await store.commit(*(Delete(each.key) for each in late))
         await store.erase_streams(names_of(session))

@@ -92,9 +92,9 @@ async def serve(serving: Serving, tell: Tell) -> int:
         _until_leaving(serving.leaving) as opening,
         _opened(serving, partial(_patient_store, tell=tell)) as (places, loaded, shared),
     ):
-        fleet = Fleet(shared.store, _about(serving, places))
+        fleet = Fleet(shared.store, _host_statement(serving, places))
         server = Server(serving, shared, tell, fleet)
-        await server.look()
+        await server.read_rows()
         await _check_models(
             serving,
             places,
@@ -140,14 +140,14 @@ async def _served(
             return await server.once() or failed
         async with fleet.announced():
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
-            await server.tell_lost()
+            await server.report_lost_schedules()
             await server.run(
                 partial(_keep_files, serving, places, shared, tell), partial(_remove_daily, shared.store, places, tell)
             )
     return 0
 
 
-def _about(serving: Serving, places: WorkspacePaths) -> HostAbout:
+def _host_statement(serving: Serving, places: WorkspacePaths) -> HostAbout:
     """Return the statement of this process for the other hosts of the store."""
     return HostAbout(
         version=__version__,
@@ -218,7 +218,7 @@ async def would_host(serving: Serving, notice: Notice) -> DryRun:
     """
     async with _opened(serving, partial(open_store, notice=notice)) as (places, _, shared):
         server = Server(serving, shared, lambda event: None, Fleet(shared.store, HostAbout()))
-        await server.look()
+        await server.read_rows()
         firing = {entry.session: entry.firing() for entry in server.entries}
         files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
         home = await _serve_session(shared.store) or ""
@@ -352,7 +352,7 @@ async def _sync_once(
             synced = await sync_files(shared.store, session, files, SystemClock().now())
             for line in (*synced.lines(), *synced.faults):
                 tell(LogLine("files", line))
-            await server.look()
+            await server.read_rows()
     except (PersonCanAct, StoreDamaged) as error:  # the sessions run without the files
         if stops_all(error):
             raise

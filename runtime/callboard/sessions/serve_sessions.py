@@ -60,17 +60,17 @@ from callboard.types.schedules import Fire, Schedule
 
 _FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
 """Prefixes of the rows that say which sessions need a host."""
-TOLD_WITHIN = 5.0
-"""Seconds for the other hosts to be told that this one leaves. A store that takes longer is taken as unreachable."""
-LEFT_WITHIN = 2.0
+DRAIN_TIMEOUT = 5.0
+"""Seconds to tell the other hosts that this one leaves. A store that takes longer is taken as unreachable."""
+REMOVAL_TIMEOUT = 2.0
 """Seconds that a host which leaves has to remove its row. Then it counts as dead."""
 RETRY = 60.0
 LONGEST_RETRY = 3_600.0
 """Longest time in seconds until a session that could not be opened is retried. The wait starts at `RETRY` and
 doubles."""
-KEPT = 60.0
-"""Seconds after which a host that keeps a session has opened it for certain."""
-_OPEN = frozenset({"waiting", "running"})
+OPENED_AFTER = 60.0
+"""Seconds after which a process that holds a session's lease must have opened the session."""
+_UNFINISHED = frozenset({"waiting", "running"})
 
 
 log = structlog.get_logger("callboard.serve")
@@ -80,13 +80,13 @@ class Server:
     """One `callboard serve`. `tell` receives its log lines."""
 
     def __init__(self, serving: Serving, shared: SharedResources, tell: Tell, fleet: Fleet) -> None:
-        self._what = serving
+        self._serving = serving
         self._fleet = fleet
         self._shared = shared
         self._tell = tell
         self._store = shared.store
-        self._kept: dict[str, ServedSession] = {}
-        self._read: dict[str, int] = {}
+        self._entries: dict[str, ServedSession] = {}
+        self._revisions: dict[str, int] = {}
         """Key -> revision of each row that was read at the start, until the watch has returned it."""
         self._began = SystemClock().now()
         self._hosted = 0
@@ -94,23 +94,23 @@ class Server:
 
     @property
     def entries(self) -> Sequence[ServedSession]:
-        """Return every session that has or had schedules, or needs a host."""
-        return list(self._kept.values())
+        """Sessions that have or had schedules, or that need a host."""
+        return list(self._entries.values())
 
-    async def look(self) -> None:
-        """Read the current schedules of all sessions, their unfinished fires, their hosts, and those without one."""
+    async def read_rows(self) -> None:
+        """Read the schedules and unfinished fires of all sessions, their hosts, and the queue of those without one."""
         for prefix in _FOLLOWED:
             for row in await rows_of(self._store, prefix):
-                self._take(row)
-                self._read[row.key] = row.revision
+                self._apply_row(row)
+                self._revisions[row.key] = row.revision
 
-    async def tell_lost(self) -> None:
+    async def report_lost_schedules(self) -> None:
         """Report the damaged rows of schedules of sessions that are not hosted."""
         for key in damaged_rows(self._store):
             parts = key.split("/")
             if len(parts) != 4 or parts[2] != "schedule" or await row_of(self._store, key) is not None:
                 continue
-            entry = self._kept.get(parts[1])
+            entry = self._entries.get(parts[1])
             if entry is None or not entry.fires():  # a hosted session reports its own
                 text = f"{in_words(key)} was damaged and is lost: add it again if it is needed"
                 self._tell(LogLine("trouble", text, parts[1], parts[3]))
@@ -126,7 +126,7 @@ class Server:
                 group.start_soon(work)
             group.start_soon(self._fleet.run)
             group.start_soon(self._follow_clock)
-            group.start_soon(self._keep_all, group)
+            group.start_soon(self._serve_all, group)
             await self._until_handed_over()
             group.cancel_scope.cancel()
 
@@ -144,12 +144,12 @@ class Server:
 
     async def _until_handed_over(self) -> None:
         """Return when this host is to leave and hosts nothing any more."""
-        if self._what.leaving is None:
+        if self._serving.leaving is None:
             await anyio.sleep_forever()
         else:
-            await self._what.leaving.wait()
+            await self._serving.leaving.wait()
         try:
-            with anyio.fail_after(TOLD_WITHIN):
+            with anyio.fail_after(DRAIN_TIMEOUT):
                 await self._fleet.drain()
         except (StoreBusy, TimeoutError):
             # Without the store no session comes to the end of its step, and none can be handed over.
@@ -158,13 +158,13 @@ class Server:
             return
         await self._fleet.changed.until(lambda: not self._hosted)
 
-    async def _keep_all(self, group: TaskGroup) -> None:
+    async def _serve_all(self, group: TaskGroup) -> None:
         """Follow all changes, then host the sessions that still need a host."""
         entries = self.entries
         for prefix in _FOLLOWED:
             await group.start(self._follow, prefix, group)
         for entry in entries:
-            group.start_soon(self._keep, entry)
+            group.start_soon(self._serve, entry)
 
     async def _follow(
         self, prefix: str, group: TaskGroup | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -188,20 +188,20 @@ class Server:
                     continue
                 self._apply_rows(changes, group)
                 if not following:
-                    # No watch names the rows that were deleted since `look` read them
+                    # No watch names the rows that were deleted since `read_rows` read them
                     # (test_a_session_that_ends_while_a_host_starts_is_not_hosted).
-                    gone = [Row(key, None, read + 1) for key, read in self._read.items() if key.startswith(prefix)]
+                    gone = [Row(key, None, read + 1) for key, read in self._revisions.items() if key.startswith(prefix)]
                     self._apply_rows(gone, group)
                     following = True
                     task_status.started()
 
     def _apply_rows(self, rows: Sequence[Row], group: TaskGroup | None) -> None:
-        # A watch begins with all existing rows, which `look` has read already.
-        changed = [row for row in rows if row.revision > self._read.pop(row.key, 0)]
-        new = [entry for row in changed if (entry := self._take(row)) is not None]
+        # A watch begins with all existing rows, which `read_rows` has read already.
+        changed = [row for row in rows if row.revision > self._revisions.pop(row.key, 0)]
+        new = [entry for row in changed if (entry := self._apply_row(row)) is not None]
         if group is not None:
             for entry in new:
-                group.start_soon(self._keep, entry)
+                group.start_soon(self._serve, entry)
 
     async def once(self) -> int:
         """Fire due schedules, with all sessions in parallel.
@@ -238,48 +238,48 @@ class Server:
         finally:
             self._fleet.release(entry.session)
 
-    def _take(self, row: Row) -> ServedSession | None:
+    def _apply_row(self, row: Row) -> ServedSession | None:
         """Process a changed row; return its session, if it was not known to need a host."""
         parts = row.key.split("/")
         if parts[0] == "s" and (len(parts) != 4 or parts[2] != "schedule"):
             return None
-        if parts[1] not in self._kept and parts[0] == "host" and row.value is None:
+        if parts[1] not in self._entries and parts[0] == "host" and row.value is None:
             return None
-        new = parts[1] not in self._kept
-        entry = self._kept.setdefault(parts[1], ServedSession(parts[1]))
+        new = parts[1] not in self._entries
+        entry = self._entries.setdefault(parts[1], ServedSession(parts[1]))
         if parts[0] == "fires":
-            self._take_fire(entry, row)
+            self._apply_fire(entry, row)
         elif parts[0] in ("host", "queue"):
-            self._take_need(entry, row)
+            self._apply_host_or_queue(entry, row)
         elif row.value is None:
-            entry.take_schedule(parts[3], None)
+            entry.set_schedule(parts[3], None)
         else:
             try:
                 schedule = read_value(Schedule, row.value, row.key)
             except SessionUnreadable as wrong:  # its host pauses it; the session's other schedules continue
                 self._tell(LogLine("trouble", str(wrong), wrong.session, parts[3]))
-                entry.take_schedule(parts[3], None)
+                entry.set_schedule(parts[3], None)
                 entry.changed.notify()
                 return entry if new else None
             self._report_change(entry, schedule)
-            entry.take_schedule(parts[3], schedule)
+            entry.set_schedule(parts[3], schedule)
         entry.changed.notify()
         return entry if new else None
 
-    def _take_need(self, entry: ServedSession, row: Row) -> None:
+    def _apply_host_or_queue(self, entry: ServedSession, row: Row) -> None:
         """Process the row of a session's host, or its row among the sessions that need one."""
         try:
             if row.key.startswith(queue_key()):
-                entry.take_queued(None if row.value is None else read_value(QueuedSession, row.value, row.key))
+                entry.set_queued(None if row.value is None else read_value(QueuedSession, row.value, row.key))
                 return
             host = None if row.value is None else read_value(HostRow, row.value, row.key)
         except SessionUnreadable as wrong:
             self._tell(LogLine("trouble", str(wrong), wrong.session))
             return
-        entry.take_host(None if host is None or self._fleet.is_own(host) else host)
+        entry.set_host(None if host is None or self._fleet.is_own(host) else host)
 
-    def _take_fire(self, entry: ServedSession, row: Row) -> None:
-        before = entry.open.pop(row.key, None)
+    def _apply_fire(self, entry: ServedSession, row: Row) -> None:
+        before = entry.unfinished_fires.pop(row.key, None)
         if row.value is None:
             return
         try:
@@ -287,10 +287,10 @@ class Server:
         except SessionUnreadable as wrong:
             self._tell(LogLine("trouble", str(wrong), wrong.session))
             return
-        if fire.outcome in _OPEN:
-            entry.open[row.key] = fire
+        if fire.outcome in _UNFINISHED:
+            entry.unfinished_fires[row.key] = fire
         newly_ended = fire.ended_at is not None and (before is None or before.ended_at != fire.ended_at)
-        if entry.hosted_here and (before is None or newly_ended or fire.outcome not in _OPEN):
+        if entry.hosted_here and (before is None or newly_ended or fire.outcome not in _UNFINISHED):
             self._report_fire(entry, fire)
 
     def _report_change(self, entry: ServedSession, now: Schedule) -> None:
@@ -306,13 +306,13 @@ class Server:
 
     # One session
 
-    async def _keep(self, entry: ServedSession) -> None:
+    async def _serve(self, entry: ServedSession) -> None:
         """Host a session whenever it needs a host and this process is to be that, until cancelled."""
         pause = 0.0
         wait = RETRY
         while True:
             if not entry.needs_host() and not entry.schedules:
-                self._kept.pop(entry.session, None)  # a later row makes it known again
+                self._entries.pop(entry.session, None)  # a later row makes it known again
                 return
             await entry.changed.until(entry.needs_host)
             # The lease of the session decides between the processes that serve a workspace
@@ -320,7 +320,7 @@ class Server:
             try:
                 await self._until_worth_trying(entry, pause)
                 pause = 0.0
-                await self._first(entry, partial(self._until_its_turn, entry), entry.needs_host)
+                await self._run_while(entry.needs_host, entry, partial(self._until_its_turn, entry))
                 if not entry.needs_host():
                     continue
                 await self._host(entry, [])
@@ -354,15 +354,17 @@ class Server:
         The attempt itself has changed the row of the session's host. That must not end the pause
         (test_a_session_that_cannot_be_opened_is_tried_again_only_after_a_change_that_matters).
         """
-        news = entry.news
+        before = entry.useful_changes
         with anyio.move_on_after(pause):
-            await self._first(entry, partial(self._until_kept, entry), lambda: entry.news == news)
+            await self._run_while(
+                lambda: entry.useful_changes == before, entry, partial(self._until_hosted_elsewhere, entry)
+            )
 
-    async def _until_kept(self, entry: ServedSession) -> None:
-        """Return when another serving host has the session for so long that it must have opened it."""
+    async def _until_hosted_elsewhere(self, entry: ServedSession) -> None:
+        """Return when another process has held the session's lease for so long that it must have opened the session."""
         while True:
             host = entry.host
-            with anyio.move_on_after(None if host is None else KEPT) as long_enough:
+            with anyio.move_on_after(None if host is None else OPENED_AFTER) as long_enough:
                 await entry.changed.until(lambda host=host: entry.host != host)
             if long_enough.cancelled_caught and await self._store.holder(host_lease(entry.session)) is not None:
                 return
@@ -371,25 +373,25 @@ class Server:
         """Return when no process hosts the session and this one is to."""
         while True:
             await until_free(self._store, entry.session, self._fleet.died)
-            await self._until_left(entry)
+            await self._until_host_row_removed(entry)
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._taken, entry, scope)
+                    group.start_soon(self._cancel_once_hosted, entry, scope)
                     await self._fleet.until_chosen(entry.session, await self._placement(entry))
                     group.cancel_scope.cancel()
             if not scope.cancel_called and await self._store.holder(host_lease(entry.session)) is None:
                 return
             self._fleet.release(entry.session)
 
-    async def _until_left(self, entry: ServedSession) -> None:
+    async def _until_host_row_removed(self, entry: ServedSession) -> None:
         """Give a host that leaves in order the time to remove its row, which comes after the end of its lease."""
         host = entry.host
         if entry.queued is None and not entry.fires():
-            with anyio.move_on_after(LEFT_WITHIN):
+            with anyio.move_on_after(REMOVAL_TIMEOUT):
                 await entry.changed.until(lambda: entry.host != host)
 
-    async def _taken(self, entry: ServedSession, scope: anyio.CancelScope) -> None:
-        """End the wait of the scope when another process hosts the session."""
+    async def _cancel_once_hosted(self, entry: ServedSession, scope: anyio.CancelScope) -> None:
+        """Cancel the scope when another process hosts the session."""
         before = entry.host
         await entry.changed.until(lambda: entry.host is not None and entry.host != before)
         scope.cancel()
@@ -412,16 +414,18 @@ class Server:
             return f"cannot be hosted: {error}. Restart this process: Callboard's files were changed while it runs"
         return f"cannot be hosted because of a bug in Callboard: {type(error).__name__}: {error} (see the log)"
 
-    async def _first(self, entry: ServedSession, work: Callable[[], Awaitable[None]], so: Callable[[], bool]) -> None:
-        """Run `work`; cancel it as soon as `so` becomes false."""
+    async def _run_while(
+        self, condition: Callable[[], bool], entry: ServedSession, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run `work`; cancel it as soon as the condition is false, which is checked after each change of the entry."""
 
-        async def follow() -> None:
-            await entry.changed.until(lambda: not so())
+        async def cancel_when_false() -> None:
+            await entry.changed.until(lambda: not condition())
             group.cancel_scope.cancel()
 
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(follow)
+                group.start_soon(cancel_when_false)
                 await work()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as failed:
@@ -434,7 +438,7 @@ class Server:
         self._hosted += 1
         try:
             await self._queue_orphan(entry)
-            await self._host_now(entry, codes)
+            await self._open_and_host(entry, codes)
         finally:
             self._hosted -= 1
             self._fleet.changed.notify()
@@ -462,10 +466,10 @@ class Server:
             with anyio.CancelScope(shield=True):
                 await lease.release()
         if row is not None:
-            self._take(row)
+            self._apply_row(row)
 
-    async def _host_now(self, entry: ServedSession, codes: list[int]) -> None:
-        serving = self._what
+    async def _open_and_host(self, entry: ServedSession, codes: list[int]) -> None:
+        serving = self._serving
         options = SessionOptions(
             # One with a remote is prepared when it is opened, under its lease (`workspaces.py`).
             WorkspaceOptions(serving.workspace, trust=serving.trust),
@@ -495,13 +499,13 @@ class Server:
 
     def _report_hosting(self, entry: ServedSession, session: HostedSession) -> None:
         entry.host = None
-        self._say(entry, "hosting", _count(entry))
+        self._say(entry, "hosting", _schedules_text(entry))
         for note in session.notes:
             self._say(entry, "note", note)
 
     async def _until_done(self, entry: ServedSession, session: HostedSession, codes: list[int]) -> str:
         """Return when the session needs no host any more, with the reason."""
-        has_work = partial(self._due, entry) if self._what.once else entry.fires
+        has_work = partial(self._due, entry) if self._serving.once else entry.fires
         while True:
             while has_work():
                 await entry.changed.until(lambda: not has_work())
@@ -515,7 +519,7 @@ class Server:
                 continue
             if row is None:
                 codes.append(session.end().exit_code)
-                return "what was due is done" if self._what.once else "none of its schedules fires again"
+                return "what was due is done" if self._serving.once else "none of its schedules fires again"
             try:
                 await session.mark_ended(end.exit_code)
                 # A prompt that was sent meanwhile has changed the row.
@@ -528,33 +532,33 @@ class Server:
     async def _hand_over(self, entry: ServedSession, session: HostedSession, scope: anyio.CancelScope) -> None:
         """When this host drains, end the hosting of a session at the end of its current step."""
         await self._fleet.changed.until(lambda: self._fleet.draining)
-        with anyio.move_on_after(self._what.handing_over) as late:
+        with anyio.move_on_after(self._serving.handing_over) as late:
             await session.pause()
         if late.cancelled_caught:
-            self._say(entry, "note", f"a step takes longer than {self._what.handing_over:g} s: it is cut off")
+            self._say(entry, "note", f"a step takes longer than {self._serving.handing_over:g} s: it is cut off")
         await session.end_commands()  # the next host may be another machine, which cannot see them
         scope.cancel()
 
     def _report_fire(self, entry: ServedSession, fire: Fire) -> None:
         details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
         suffix = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""
-        if fire.outcome in _OPEN and fire.ended_at is not None:
+        if fire.outcome in _UNFINISHED and fire.ended_at is not None:
             self._say(
                 entry,
                 "retry",
-                f"try {fire.attempt} failed, due {_moment(fire.nominal)}{suffix}",
+                f"try {fire.attempt} failed, due {_local_time(fire.nominal)}{suffix}",
                 schedule=fire.schedule,
                 details=details,
             )
             return
-        if fire.outcome in _OPEN:
-            self._say(entry, "fire", f"due {_moment(fire.nominal)}", schedule=fire.schedule, details=details)
+        if fire.outcome in _UNFINISHED:
+            self._say(entry, "fire", f"due {_local_time(fire.nominal)}", schedule=fire.schedule, details=details)
             return
         if fire.outcome in ("missed", "skipped", "refused", "replaced"):
             self._say(
                 entry,
                 "missed",
-                f"{fire.outcome}, due {_moment(fire.nominal)}{suffix}",
+                f"{fire.outcome}, due {_local_time(fire.nominal)}{suffix}",
                 schedule=fire.schedule,
                 details=details,
             )
@@ -575,10 +579,10 @@ def stops_all(error: Exception) -> bool:
     return isinstance(error, StoreDamaged) and not isinstance(error, SessionUnreadable | ValueDamaged)
 
 
-def _count(entry: ServedSession) -> str:
+def _schedules_text(entry: ServedSession) -> str:
     firing = entry.firing()
     wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
-    first = f", next {_moment(min(wakes))}" if wakes else ""
+    first = f", next {_local_time(min(wakes))}" if wakes else ""
     if not entry.fires():
         return "it has work, and no other host"
     return f"{len(firing)} schedule{'s' if len(firing) != 1 else ''}{first}"
@@ -591,6 +595,6 @@ def _wake(schedule: Schedule) -> float | None:
         return None
 
 
-def _moment(at: float) -> str:
+def _local_time(at: float) -> str:
     """Return a time for a person, in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -13,7 +13,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostRow, QueuedSession
 from callboard.types.schedules import Fire, Schedule
 
-_OF_THE_HOST = ("state", "failures", "last_slot", "fires", "paused_why", "skips", "skipped_why")
+_HOST_FIELDS = ("state", "failures", "last_slot", "fires", "paused_why", "skips", "skipped_why")
 """Fields of a schedule that its host changes."""
 
 
@@ -23,8 +23,8 @@ class ServedSession:
 
     session: str
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
-    open: dict[str, Fire] = field(default_factory=dict[str, Fire])
-    """Unfinished fires, by their keys, including those of a schedule that no longer fires."""
+    unfinished_fires: dict[str, Fire] = field(default_factory=dict[str, Fire])
+    """Fires that have not ended, by their keys, including those of a schedule that no longer fires."""
     changed: Notifier = field(default_factory=Notifier)
     """Notifier of changes of the schedules."""
     queued: QueuedSession | None = None
@@ -33,7 +33,7 @@ class ServedSession:
     """Row of another process that hosts it, or has died."""
     hosted_here: bool = False
     """True if this process hosts it."""
-    news: int = 0
+    useful_changes: int = 0
     """Number of changes after which an opening that failed may succeed. Those that hosting causes do not count."""
 
     def needs_host(self) -> bool:
@@ -49,7 +49,7 @@ class ServedSession:
         A schedule that existed only for an earlier process does not count. One that a fast clock ended does: its host
         corrects it.
         """
-        return bool(self.open) or bool(self.firing())
+        return bool(self.unfinished_fires) or bool(self.firing())
 
     def firing(self) -> list[Schedule]:
         """Return the schedules that need a host, as its first look corrects them."""
@@ -57,32 +57,32 @@ class ServedSession:
         durable = [schedule for schedule in self.schedules.values() if schedule.durable]
         return [schedule for row in durable if fires_again(schedule := with_correction(row, now))]
 
-    def take_schedule(self, name: str, schedule: Schedule | None) -> None:
+    def set_schedule(self, name: str, schedule: Schedule | None) -> None:
         """Process a changed schedule; None: it is gone, or this version cannot read it."""
-        self.news += _by_person(self.schedules.get(name), schedule)
+        self.useful_changes += _by_person(self.schedules.get(name), schedule)
         if schedule is None:
             self.schedules.pop(name, None)
         else:
             self.schedules[name] = schedule
 
-    def take_queued(self, queued: QueuedSession | None) -> None:
+    def set_queued(self, queued: QueuedSession | None) -> None:
         """Process its row among the sessions that need a host."""
-        self.news += queued != self.queued
+        self.useful_changes += queued != self.queued
         self.queued = queued
 
-    def take_host(self, host: HostRow | None) -> None:
+    def set_host(self, host: HostRow | None) -> None:
         """Process the row of another process that hosts it; None: none does.
 
         A person who takes the session up may repair it. Another serving host may fail as this one does: if its row
         counted, the two would try again and again in turn
         (test_two_hosts_that_cannot_open_a_session_do_not_wake_each_other).
         """
-        self.news += host is not None and not host.unattended
+        self.useful_changes += host is not None and not host.unattended
         self.host = host
 
     def due(self, by: float, now: float) -> bool:
         """Return True if a fire is due at `by`, or in progress, or a fast clock set a time that has to be corrected."""
-        return bool(self.open) or any(
+        return bool(self.unfinished_fires) or any(
             schedule.durable and (_is_due(schedule, by) or with_correction(schedule, now) is not schedule)
             for schedule in self.schedules.values()
         )
@@ -110,5 +110,5 @@ def _by_person(before: Schedule | None, now: Schedule | None) -> bool:
     if before is None or now is None:
         return before is not now
     resumed = now.state == "active" != before.state
-    same = now.model_copy(update={name: getattr(before, name) for name in _OF_THE_HOST})
+    same = now.model_copy(update={name: getattr(before, name) for name in _HOST_FIELDS})
     return resumed or same != before

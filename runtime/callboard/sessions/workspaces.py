@@ -120,7 +120,7 @@ async def place_session(
         return places, None
     remote, base = named
     rows = await checkpoint_rows(store, row.id)
-    at = await anyio.to_thread.run_sync(_standing, places, row, rows.get(""), remote)
+    at = await anyio.to_thread.run_sync(_existing_folder, places, row, rows.get(""), remote)
     if at is not None:
         place = await anyio.to_thread.run_sync(place_id, at)
         return at, PlacedWorkspace(remote, base, settings.checkpoint, place, rows)
@@ -191,7 +191,7 @@ def _known_place(places: WorkspacePaths) -> str:
         return ""
 
 
-def _standing(
+def _existing_folder(
     places: WorkspacePaths, row: SessionRow, home: CheckpointRow | None, remote: RemoteAddress
 ) -> WorkspacePaths | None:
     """Return the folder where the session works already; None if that is not on this host. Blocks."""
@@ -272,7 +272,7 @@ class SessionClone:
         environment = dict(os.environ)
         repo = await fetch_session(Git(self.places.workspace, environment), self.url, self.session, self.base)
         home = rows.get("")
-        commits = {tree: commit for tree, row in rows.items() if (commit := await _newest(repo, row))}
+        commits = {tree: commit for tree, row in rows.items() if (commit := await _newest_checkpoint(repo, row))}
         if "" in commits:
             await bring_to(repo, repo.workspace, commits[""], session=self.session, tree="")
         else:
@@ -300,6 +300,6 @@ class SessionClone:
         await bring_to(repo, spot, commit, session=self.session, tree=row.tree)
 
 
-async def _newest(repo: Repository, row: CheckpointRow) -> str:
+async def _newest_checkpoint(repo: Repository, row: CheckpointRow) -> str:
     """Return the newest checkpoint that was fetched: the last host may have ended before it noted that it pushed."""
     return await repo.commit_of(row.commit) or await repo.commit_of(row.pushed)

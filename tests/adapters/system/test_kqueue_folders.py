@@ -28,7 +28,7 @@ def test_a_bell_is_rung_until_it_is_silenced(monkeypatch: pytest.MonkeyPatch, ev
     for _ in range(20_000):  # more than a pipe holds
         bell.ring()
     assert is_rung(bell)
-    bell.silence()
+    bell.clear()
     assert not is_rung(bell)
     bell.close()
 
@@ -53,10 +53,10 @@ def test_names_that_appear_go_or_change_are_found(tmp_path: Path) -> None:
 def test_a_bell_rings_for_its_names_alone_and_when_the_folder_goes() -> None:
     folder = WatchedFolder({"a": (1, 1, 1)})
     everything, one, other = Bell(), Bell(), Bell()
-    folder.want(everything, None)
-    folder.want(one, "a")
-    folder.want(one, "b")
-    folder.want(other, "c")
+    folder.ring_for(everything, None)
+    folder.ring_for(one, "a")
+    folder.ring_for(one, "b")
+    folder.ring_for(other, "c")
     assert folder.wants_file("z")
     assert folder.update({"a": (1, 2, 1)}) == {everything, one}
     assert folder.update({"a": (1, 2, 1)}) == set()

@@ -22,7 +22,7 @@ from tests.adapters.storage.postgres_stores import opened
 
 from callboard.adapters.storage.postgres import queries, writer
 from callboard.adapters.storage.postgres import store as store_module
-from callboard.sessions.serve_sessions import TOLD_WITHIN
+from callboard.sessions.serve_sessions import DRAIN_TIMEOUT
 
 SCENARIO = "agents:\n  lead:\n    - reply: Done.\n    - reply: Done again.\n"
 
@@ -222,4 +222,4 @@ def test_a_serving_host_that_is_cut_off_from_its_server_ends_soon_after_a_signal
     wait_until(lambda: "no schedules yet" in lines.read_text())
     proxy.cut = True
     ended, seconds = end(serve, sent)
-    assert (ended, seconds < SOON + TOLD_WITHIN) == (code, True), seconds
+    assert (ended, seconds < SOON + DRAIN_TIMEOUT) == (code, True), seconds

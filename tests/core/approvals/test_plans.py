@@ -13,9 +13,9 @@ from callboard.core.approvals.plans import (
     answer_record,
     changes,
     decision,
-    earlier_of,
     moved,
     payload_of,
+    previous_revision,
     submitted_of,
     void_of,
     with_word,
@@ -196,8 +196,8 @@ def test_the_revision_before_is_of_the_same_life_and_work() -> None:
     other = asked("x", id="req_d", payload=payload_of("x", (), PlanBinding("task_2", "env_1")), created_at=2.0)
     later = asked("3", id="req_f", revision=3, created_at=9.0)
     newest = asked("2", id="req_e", revision=2, created_at=5.0)
-    assert earlier_of(newest, [later, other, old_life, foreign, newest, first]) == first
-    assert earlier_of(first, [newest, later]) is None
+    assert previous_revision(newest, [later, other, old_life, foreign, newest, first]) == first
+    assert previous_revision(first, [newest, later]) is None
 
 
 def test_changes_are_the_lines_of_a_diff() -> None:

@@ -11,6 +11,7 @@ from callboard.core.approvals.requests import (
     SCHEDULED_WAIT,
     AnswerRefusal,
     answer,
+    approval_fault,
     covers,
     digest_of,
     escalate,
@@ -19,7 +20,6 @@ from callboard.core.approvals.requests import (
     open_request,
     overdue,
     refused,
-    unsound,
     withdraw,
 )
 from callboard.types.records import Request, RequestKind, RequestStatus
@@ -221,7 +221,7 @@ def test_what_only_a_person_may_answer_no_one_else_does_whoever_is_listed(by: st
     assert _why(answer(request, kind, by=by, status=status, reason="", now=50.0)) in ("not_yours", "self")
     assert isinstance(answer(request, kind, by="person", status=status, reason="", now=50.0), Request)
     forged = request.model_copy(update={"status": "approved", "answered_by": by})
-    assert kind == "question" or unsound(forged)
+    assert kind == "question" or approval_fault(forged)
 
 
 def test_every_word_stands_in_the_history_also_those_that_did_not_count() -> None:
@@ -261,12 +261,12 @@ def test_who_goes_on_answering_what_is_not_his_fills_no_history() -> None:
 @pytest.mark.parametrize("by", ["alice", "bob", "runtime", "", None])
 def test_an_approval_in_a_row_that_nobody_could_give_is_none(by: str | None) -> None:
     forged = _request().model_copy(update={"status": "approved", "answered_by": by})
-    assert "may not approve req_1" in unsound(forged)
+    assert "may not approve req_1" in approval_fault(forged)
     assert not covers(forged, "plan", asked_by="alice", incarnation=1, digest=forged.digest)
     given = _taken(answer(_request(), "plan", by="person", status="approved", reason="", now=50.0))
-    assert unsound(given) == ""
-    assert "changed after" in unsound(given.model_copy(update={"payload": {"plan": "another"}}))
-    assert unsound(_request()) == "", "what is not approved is no approval at all"
+    assert approval_fault(given) == ""
+    assert "changed after" in approval_fault(given.model_copy(update={"payload": {"plan": "another"}}))
+    assert approval_fault(_request()) == "", "what is not approved is no approval at all"
 
 
 @pytest.mark.parametrize(("by", "may"), [("alice", True), ("person", True), ("runtime", True), ("lead", False)])

@@ -102,7 +102,9 @@ def test_what_is_billed_and_not_used_is_told_by_its_reason(what: str) -> None:
     )
     found = spent(happens(called))
     assert found.unused == unused
-    assert found.usage == found.wasted.usage == total([CallTotals(usage=one.usage) for one in unused.values()]).usage
+    assert (
+        found.usage == found.all_unused.usage == total([CallTotals(usage=one.usage) for one in unused.values()]).usage
+    )
     assert (found.calls, found.under_way) == (1, 0)
 
 
@@ -256,7 +258,7 @@ def check(draws: list[int], usages: list[Usage]) -> set[str]:
     assert found.usage.model_copy(update={"cost_usd": 0.0}) == counted.model_copy(update={"cost_usd": 0.0})
     assert found.usage.cost_usd == pytest.approx(counted.cost_usd)
     assert found.calls >= sum(event.t == "model_called" for event in events)
-    assert found.wasted.usage.prompt_tokens <= found.usage.prompt_tokens
+    assert found.all_unused.usage.prompt_tokens <= found.usage.prompt_tokens
     return {event.t for event in events}
 
 

@@ -94,12 +94,12 @@ def test_text_that_comes_before_the_reply_before_it_waits() -> None:
 )
 def test_text_that_was_shown_is_void_if_its_call_failed(event: Event, reason: str) -> None:
     gate = LiveGate(7)
-    assert gate.void(event) == "", "nothing was shown"
+    assert gate.void_reason(event) == "", "nothing was shown"
     gate.take(piece(7, "one"))
-    assert gate.void(event) == reason
+    assert gate.void_reason(event) == reason
     gate.saw(8, event)
     if reason:
-        assert gate.void(event) == "", "it is said once"
+        assert gate.void_reason(event) == "", "it is said once"
         assert gate.take(piece(7, "more")) == []
 
 

@@ -59,7 +59,7 @@ def test_a_long_piece_takes_several_lines_that_a_reader_accepts(kind: FrameKind)
 def test_a_request_and_a_greeting_are_read_as_they_were_written(agents: frozenset[str] | None, session: str) -> None:
     request = LiveRequest(agents)
     assert read_request(request_line(request)) == request
-    assert request.wants("bob") == (agents is None or "bob" in agents)
+    assert request.includes("bob") == (agents is None or "bob" in agents)
     check_greeting(greeting_line(session), session)
     with pytest.raises(LiveProtocolError, match="another session"):
         check_greeting(greeting_line(session), f"{session}x")

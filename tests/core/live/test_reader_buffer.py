@@ -63,7 +63,7 @@ def test_a_reader_gets_the_beginning_of_each_reply_in_order_and_a_mark_for_what_
 
 def test_a_reader_that_keeps_up_misses_nothing() -> None:
     buffer = ReaderBuffer(LIMIT)
-    buffer.greet(b"hello\n")
+    buffer.add_line(b"hello\n")
     reply = LiveReply("lead", 1, 1)
     data = bytearray(taken(buffer, LIMIT))
     for _ in range(50):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.core.messaging.dead_letters import dead_letter, over, teller
+from callboard.core.messaging.dead_letters import dead_letter, life_to_notify, over
 from callboard.types.records import AgentRow, Envelope
 
 
@@ -55,7 +55,7 @@ def test_a_life_is_over_when_it_stopped_or_another_took_its_name(life: int, row:
 def test_the_life_that_sent_it_is_told_if_it_still_lives(
     envelope: Envelope, sender: AgentRow | None, told: int | None
 ) -> None:
-    assert teller(envelope, sender) == told
+    assert life_to_notify(envelope, sender) == told
 
 
 @pytest.mark.parametrize(

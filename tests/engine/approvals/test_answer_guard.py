@@ -106,7 +106,7 @@ async def test_an_answer_that_nobody_announced_is_undone_and_reported(tmp_path: 
 async def test_an_announced_answer_counts_once(tmp_path: Path) -> None:
     async with hosting(tmp_path) as world:
         write = Put(KEY, answered().encode())
-        world.guard.vouch(vouched_digests(SESSION, [write]))
+        world.guard.accept_digests(vouched_digests(SESSION, [write]))
         await world.other.commit(write)
         await world.follow(KEY)
         assert await world.status() == ("answered", "answered")
@@ -120,8 +120,8 @@ async def test_an_announced_answer_counts_once(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_an_announcement_is_for_one_value_of_one_row(tmp_path: Path) -> None:
     async with hosting(tmp_path) as world:
-        world.guard.vouch(vouched_digests(SESSION, [Put(request_key(SESSION, "req_2"), answered().encode())]))
-        world.guard.vouch(vouched_digests(SESSION, [Delete(KEY)]))
+        world.guard.accept_digests(vouched_digests(SESSION, [Put(request_key(SESSION, "req_2"), answered().encode())]))
+        world.guard.accept_digests(vouched_digests(SESSION, [Delete(KEY)]))
         await world.other.commit(Put(KEY, answered().encode()))
         await world.follow(KEY)
         assert await world.status() == ("pending", "pending")
@@ -198,7 +198,7 @@ async def test_mail_of_the_person_counts_if_it_is_old_or_announced(tmp_path: Pat
         await world.guard.begin()
         assert world.guard.admits(stream, 1, record, prompt), "it was there when the guard began"
         assert not world.guard.admits(stream, 2, record, prompt)
-        world.guard.vouch(vouched_digests(SESSION, [write]))
+        world.guard.accept_digests(vouched_digests(SESSION, [write]))
         assert world.guard.admits(stream, 2, record, prompt)
         assert world.guard.admits(stream, 2, record, prompt), "a mailbox can be read twice"
         assert not world.guard.admits(mailbox(SESSION, "amy", 1), 1, record, prompt)

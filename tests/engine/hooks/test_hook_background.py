@@ -40,7 +40,7 @@ async def test_nobody_waits_for_it_and_it_decides_nothing() -> None:
     result = HandlerResult((Deny("no"), AddContext("lint is red")), notices=("for the person",))
     registry.add("PreToolUse", Handler(result, go=go), terms=IN_BACKGROUND)
     async with anyio.create_task_group() as group:
-        group.start_soon(registry.tend, tell)
+        group.start_soon(registry.run_background, tell)
         await anyio.wait_all_tasks_blocked()
         with anyio.fail_after(20):
             verdict = await registry.pre_tool_use(call())
@@ -76,7 +76,7 @@ async def test_only_exit_code_2_of_one_that_may_wake_wakes() -> None:
     ):
         registry.add("Stop", Handler(result, name=name), terms=terms)
     async with anyio.create_task_group() as group:
-        group.start_soon(registry.tend, tell)
+        group.start_soon(registry.run_background, tell)
         await anyio.wait_all_tasks_blocked()
         assert (await registry.stop(Stop())).go_on == ""
         await anyio.wait_all_tasks_blocked()
@@ -97,7 +97,7 @@ async def test_where_nobody_tends_them_and_where_there_are_too_many_it_is_told(m
         return
 
     async with anyio.create_task_group() as group:
-        group.start_soon(registry.tend, tell)
+        group.start_soon(registry.run_background, tell)
         await anyio.wait_all_tasks_blocked()
         assert (await registry.pre_tool_use(call())).notices == ()
         assert "run in the background already" in (await registry.pre_tool_use(call())).notices[0]

@@ -149,7 +149,7 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
         return None
     if document.quoted_fields:
         reading.honored(document.quoted_fields)
-    made = _made(reading, body, compatible=source.compatible)
+    made = _agent_file(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
 
 
@@ -190,13 +190,13 @@ def given_agents(
         front_matter = {field: value for field, value in fields.items() if field != "prompt" and value is not None}
         where = f"{place}: {name}"
         reading = AgentFields(where, "person", YamlDocument({**front_matter, "name": name}, where), notes)
-        agent = _made(reading, body if isinstance(body, str) else "", compatible=True)
+        agent = _agent_file(reading, body if isinstance(body, str) else "", compatible=True)
         if agent is not None:
             agents[agent.name] = agent
     return agents, notes
 
 
-def _made(reading: AgentFields, body: str, *, compatible: bool) -> AgentFile | None:
+def _agent_file(reading: AgentFields, body: str, *, compatible: bool) -> AgentFile | None:
     fields = reading.fields
     name = _name(reading)
     description = text_of(reading, "description").replace("\\n", " ")

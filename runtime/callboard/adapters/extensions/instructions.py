@@ -71,7 +71,7 @@ class WorkspaceInstructions:
 
         None for an agent that gets no instructions.
         """
-        if not gets(spec):
+        if not gets_instructions(spec):
             return None
         root = spec.folder or str(self._workspace)
         files, notes = await anyio.to_thread.run_sync(self.read, root)
@@ -88,8 +88,8 @@ class WorkspaceInstructions:
         if self._persons:
             read_persons(reader, self._home, self._config)
         try:
-            for ground in grounds_of(Path(root)) if self._project else ():
-                reader.folder(ground)
+            for source in instruction_folders(Path(root)) if self._project else ():
+                reader.folder(source)
         except OSError as error:
             reader.notes.append(DiscoveryNote(root, "", "ignored", f"its instruction files cannot be read: {error}"))
         self._rules[root] = tuple(file for file in reader.files if file.globs)
@@ -98,13 +98,13 @@ class WorkspaceInstructions:
     async def touched(
         self, spec: AgentSpec, root: str, paths: Sequence[str], digests: Mapping[str, str]
     ) -> tuple[Injection, ...]:
-        if not gets(spec):
+        if not gets_instructions(spec):
             return ()
         about = [path for path in paths if self._may_have_instructions(root, path)]
         return await anyio.to_thread.run_sync(lambda: tuple(self._touched(root, about, digests))) if about else ()
 
     async def changed(self, spec: AgentSpec, root: str, digests: Mapping[str, str]) -> tuple[Injection, ...]:
-        if not gets(spec):
+        if not gets_instructions(spec):
             return ()
         return await anyio.to_thread.run_sync(lambda: tuple(self._changed(root, digests)))
 
@@ -125,20 +125,20 @@ class WorkspaceInstructions:
         seen = dict(digests)
         inside = [os.path.relpath(path, root) for path in paths if Path(path).is_relative_to(root)]
         for path in inside:
-            for file in self._about(root, path):
+            for file in self._files_for(root, path):
                 if file.path in seen or file.digest in seen.values():
                     continue
                 seen[file.path] = file.digest
                 yield _late(file, f"It is about what you touched: {path}. {_DATA}", len(seen) > MOST_KNOWN)
 
-    def _about(self, root: str, path: str) -> Iterator[InstructionFile]:
+    def _files_for(self, root: str, path: str) -> Iterator[InstructionFile]:
         """Yield the files that apply to a path (relative to the root).
 
         Files of the folders above the path come first, then matching rules.
         """
         reader = InstructionReader(self._home)
         try:
-            ground = InstructionFolder(Path(root).resolve(strict=True))
+            source = InstructionFolder(Path(root).resolve(strict=True))
         except OSError:  # the folder is gone: there is nothing to report
             return
         folders = [str(parent) for parent in reversed(Path(path).parents) if str(parent) != "."]
@@ -146,7 +146,7 @@ class WorkspaceInstructions:
             place = f"{root}/{folder}"
             before = _changed_at(place)
             count = len(reader.files) + len(reader.notes)
-            reader.nested(ground, folder)
+            reader.nested(source, folder)
             if count == len(reader.files) + len(reader.notes) and not os.path.lexists(f"{place}/.claude"):
                 self._bare[place] = before
         for note in reader.notes:
@@ -159,7 +159,7 @@ class WorkspaceInstructions:
     def _changed(self, root: str, digests: Mapping[str, str]) -> Iterator[Injection]:
         now = {file.path: file for file in self.read(root)[0]}
         for path, digest in digests.items():
-            file = now.get(path) or known_again(Path(root), self._home, path)
+            file = now.get(path) or read_known(Path(root), self._home, path)
             if file is None:
                 file = InstructionFile(path, _GONE, digest=digest_of(_GONE))
             if file.digest != digest:
@@ -177,7 +177,7 @@ def _changed_at(folder: str) -> int:
         return 0
 
 
-def gets(spec: AgentSpec) -> bool:
+def gets_instructions(spec: AgentSpec) -> bool:
     """Return True if an agent gets instruction files."""
     return spec.kind != "subagent" or spec.agent_type not in WITHOUT
 
@@ -253,27 +253,27 @@ class InstructionReader:
     _texts: set[str] = field(default_factory=set[str])
     _characters: int = 0
 
-    def folder(self, ground: InstructionFolder) -> None:
+    def folder(self, source: InstructionFolder) -> None:
         """Read the files of one folder, more distant ones first: later files take precedence."""
         for name in NAMES:
-            self.read(ground, name)
+            self.read(source, name)
         for rules in RULES:
-            self.rules(ground, rules)
-        self.read(ground, LOCAL)
+            self.rules(source, rules)
+        self.read(source, LOCAL)
 
-    def nested(self, ground: InstructionFolder, folder: str) -> None:
+    def nested(self, source: InstructionFolder, folder: str) -> None:
         """Read the files of a subfolder, which apply to its content. Rules exist at the top only."""
         for name in (*NAMES, LOCAL):
-            self.read(ground, f"{folder}/{name}")
+            self.read(source, f"{folder}/{name}")
 
-    def rules(self, ground: InstructionFolder, folder: str) -> None:
+    def rules(self, source: InstructionFolder, folder: str) -> None:
         """Read all `*.md` below a folder of rules."""
-        for relative in _rules_in(ground.root / folder):
-            self.read(ground, f"{folder}/{relative}")
+        for relative in _rules_in(source.root / folder):
+            self.read(source, f"{folder}/{relative}")
 
-    def read(self, ground: InstructionFolder, relative: str, depth: int = 0, by: str = "") -> bool:
+    def read(self, source: InstructionFolder, relative: str, depth: int = 0, by: str = "") -> bool:
         """Read a file and its includes. Return True if the file is readable."""
-        result = self.look(ground, relative)
+        result = self.look(source, relative)
         if result is None:
             return False
         identity, file = result
@@ -286,7 +286,7 @@ class InstructionReader:
         place = len(self.files)
         self._add(replace(file, by=by))
         included = [
-            self._include(ground, relative, by=file.path, path=path, depth=depth) for path in includes_in(file.text)
+            self._include(source, relative, by=file.path, path=path, depth=depth) for path in includes_in(file.text)
         ]
         if included and all(included) and only_includes(file.text):
             self.files[place:] = [added for added in self.files[place:] if added.path != file.path]
@@ -294,10 +294,10 @@ class InstructionReader:
             self.files[place:] = [replace(added, globs=added.globs or file.globs) for added in self.files[place:]]
         return True
 
-    def look(self, ground: InstructionFolder, relative: str) -> tuple[tuple[int, int], InstructionFile] | None:
+    def look(self, source: InstructionFolder, relative: str) -> tuple[tuple[int, int], InstructionFile] | None:
         """Return a file without its includes, and its identity; None if it is not readable."""
-        name = ground.name_of(relative, self.home)
-        content = self._content(ground, relative, name)
+        name = source.name_of(relative, self.home)
+        content = self._content(source, relative, name)
         if content is None:
             return None
         globs, text = self._rule(name, content[1]) if _is_rule(name) else ((), content[1])
@@ -313,17 +313,17 @@ class InstructionReader:
         self._characters += min(len(file.text), LONGEST)
         self.files.append(replace(file, text=cut(file.text, min(LONGEST, room))))
 
-    def _include(self, ground: InstructionFolder, relative: str, *, by: str, path: str, depth: int) -> bool:
+    def _include(self, source: InstructionFolder, relative: str, *, by: str, path: str, depth: int) -> bool:
         """Read an included file. Return True if the file exists."""
         if depth >= DEEPEST:
             self._report(by, f"@{path}", "ignored", f"it is more than {DEEPEST} includes deep")
             return False
-        target = _target(ground, relative, path, self.home)
-        if not ground.person and target.startswith("../"):
+        target = _target(source, relative, path, self.home)
+        if not source.person and target.startswith("../"):
             self._report(by, f"@{path}", "refused", "it leads out of the folder that brings it")
             return False
         before = len(self.notes)
-        if self.read(ground, target, depth + 1, by):
+        if self.read(source, target, depth + 1, by):
             return True
         if len(self.notes) == before and ("/" in path or path.endswith((".md", ".txt"))):  # else a name, or a package
             self._report(by, f"@{path}", "ignored", "there is no such file")
@@ -362,10 +362,10 @@ class InstructionReader:
             else:
                 yield glob.removeprefix("./").removeprefix("/")
 
-    def _content(self, ground: InstructionFolder, relative: str, name: str) -> tuple[tuple[int, int], str] | None:
+    def _content(self, source: InstructionFolder, relative: str, name: str) -> tuple[tuple[int, int], str] | None:
         """Return the identity of a file and its text; None if it is not readable."""
         try:
-            descriptor = _opened(ground, relative)
+            descriptor = _opened(source, relative)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _MISSING:
                 return None
@@ -375,7 +375,7 @@ class InstructionReader:
             return None
         try:
             facts = os.fstat(descriptor)
-            reason = _why_not(ground, relative, facts)
+            reason = _why_not(source, relative, facts)
             content = b"" if reason else _all_of(descriptor)
         finally:
             os.close(descriptor)
@@ -401,7 +401,7 @@ def cut(text: str, most: int) -> str:
     return f"{text[:most]}\n[Cut: {len(text):,} characters. Read the file for the rest.]".strip()
 
 
-def grounds_of(root: Path) -> tuple[InstructionFolder, ...]:
+def instruction_folders(root: Path) -> tuple[InstructionFolder, ...]:
     """Return the folders whose files apply in a folder: from the root of its repository down to it.
 
     Excluded are folders above one with a `.git`, all parents if there is no `.git`, and folders of other users: a user
@@ -433,7 +433,7 @@ def read_persons(reader: InstructionReader, home: Path, config: Path | None) -> 
         reader.rules(own, "rules")
 
 
-def known_again(root: Path, home: Path, path: str) -> InstructionFile | None:
+def read_known(root: Path, home: Path, path: str) -> InstructionFile | None:
     """Return the present version of a file that an agent was shown; None if the file is gone or unreadable."""
     current = InstructionReader(home).look(*_source_of(root, home, path))
     return None if current is None else replace(current[1], path=path, text=cut(current[1].text, LONGEST))
@@ -456,11 +456,11 @@ def _is_rule(name: str) -> bool:
     return any(f"/{folder}/" in f"/{name}" for folder in (*RULES, "callboard/rules"))
 
 
-def _opened(ground: InstructionFolder, relative: str) -> int:
-    if ground.person:
+def _opened(source: InstructionFolder, relative: str) -> int:
+    if source.person:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        return os.open(ground.root / relative, flags)
-    base = open_folder(str(ground.root))
+        return os.open(source.root / relative, flags)
+    base = open_folder(str(source.root))
     try:
         return open_beneath(base, relative, os.O_RDONLY)
     finally:
@@ -475,7 +475,7 @@ def _all_of(descriptor: int) -> bytes:
         return file.read(LARGEST_FILE)
 
 
-def _why_not(ground: InstructionFolder, relative: str, facts: os.stat_result) -> str:
+def _why_not(source: InstructionFolder, relative: str, facts: os.stat_result) -> str:
     if stat.S_ISDIR(facts.st_mode):
         return _FOLDER
     if not stat.S_ISREG(facts.st_mode):
@@ -483,20 +483,20 @@ def _why_not(ground: InstructionFolder, relative: str, facts: os.stat_result) ->
     if facts.st_size > LARGEST_FILE:
         return f"it is larger than {LARGEST_FILE:,} bytes"
     named = Path(relative).parts
-    real = (ground.root / relative).resolve()
-    inside = real.relative_to(ground.root).parts if real.is_relative_to(ground.root) else real.parts
-    if not ground.person and (is_secret(named) or is_secret(inside) or ".git" in inside):
+    real = (source.root / relative).resolve()
+    inside = real.relative_to(source.root).parts if real.is_relative_to(source.root) else real.parts
+    if not source.person and (is_secret(named) or is_secret(inside) or ".git" in inside):
         return "it may hold a secret"
     return ""
 
 
-def _target(ground: InstructionFolder, relative: str, path: str, home: Path) -> str:
+def _target(source: InstructionFolder, relative: str, path: str, home: Path) -> str:
     """Return the path of an include relative to the ground's root; with `../` if it is outside."""
     if path.startswith("~/"):
         path = str(home / path[2:])
-    folder = ground.root / os.path.dirname(relative)  # noqa: PTH120 - a text, no path that is there
+    folder = source.root / os.path.dirname(relative)  # noqa: PTH120 - a text, no path that is there
     whole = os.path.normpath(folder / path)
-    return os.path.relpath(whole, ground.root)
+    return os.path.relpath(whole, source.root)
 
 
 def _rules_in(folder: Path) -> list[str]:

@@ -122,7 +122,7 @@ def read_plugin(folder: Path) -> tuple[Plugin | None, tuple[DiscoveryNote, ...]]
         raw = _bytes(path)
         members = {} if raw is None else _members(raw)
         reading = _Reading(root, path, members)
-        plugin = _made(reading, named=raw is not None)
+        plugin = _plugin_from(reading, named=raw is not None)
     except _Wrong as wrong:
         return None, (DiscoveryNote(str(path), wrong.field, "refused", str(wrong), wrong.line),)
     if plugin is None:
@@ -167,7 +167,7 @@ def _members(raw: bytes) -> dict[str, YamlNode]:
     return fields
 
 
-def _made(reading: _Reading, *, named: bool) -> Plugin | None:
+def _plugin_from(reading: _Reading, *, named: bool) -> Plugin | None:
     root = reading.root
     if not named and not any((root / mark).exists() for mark in _MARKS):
         return None

@@ -107,7 +107,7 @@ class WorkspacePrompts:
         )
         shared = self._shared_by(spec, facts)
         own = anchored_list([own_block(spec, facts)], -1)
-        listed = self._listed(spec.agent_type, tools)
+        listed = self._tool_list(spec.agent_type, tools)
         digests = None if files is None else {file.path: file.digest for file in files}
         tokens = shared.tokens + estimate_json(own) + listed.tokens
         return PromptParts(shared.data, listed.data, tokens, digests, own.decode())
@@ -120,7 +120,7 @@ class WorkspacePrompts:
             newest = self._shared[spec.agent_type] = SharedBlocks(facts, spec, data, estimate_json(data))
         return newest
 
-    def _listed(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
+    def _tool_list(self, agent_type: str, tools: Sequence[ToolSpec]) -> ToolList:
         """Return the list of these tools. Agents of a type have the same object while their tools are the same."""
         newest = self._lists.get(agent_type)
         if newest is None or newest.tools != tools:

@@ -139,7 +139,7 @@ class SkillLibrary:
         workspace = self._places.workspace.resolve()
         return home.is_relative_to(real) or workspace.is_relative_to(real) or real.is_relative_to(workspace)
 
-    def become(self, places: ExtensionPaths) -> None:
+    def use_places(self, places: ExtensionPaths) -> None:
         """Use these places from now on, for example after the user trusted the workspace."""
         self._places = places
         self._marks = None
@@ -160,10 +160,10 @@ class SkillLibrary:
         counts = self._uses.counts()
         newest = self._catalogues.get(window)
         if newest is None or newest[0] is not loaded or newest[1] is not counts:
-            newest = self._catalogues[window] = (loaded, counts, self._listed(loaded, counts, window))
+            newest = self._catalogues[window] = (loaded, counts, self._skill_texts(loaded, counts, window))
         return newest[2]
 
-    def _listed(self, loaded: LoadedItems[Skill], counts: Mapping[str, int], window: int) -> Sequence[SkillText]:
+    def _skill_texts(self, loaded: LoadedItems[Skill], counts: Mapping[str, int], window: int) -> Sequence[SkillText]:
         visible = {"name-only": "", "on": None}
         texts: list[SkillText] = []
         for skill in loaded.items.values():

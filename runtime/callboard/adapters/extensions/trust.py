@@ -152,11 +152,11 @@ class _Reading:
         self._configuration(HOOKS, _hooks)
         self._definitions()
         for number, folder in enumerate(folders_above(Path(self._root), Path.home()), 1):
-            self._above(folder, "../" * number)
-        for path in self._below(".callboard/schedules", ".md"):
+            self._read_folder_above(folder, "../" * number)
+        for path in self._files_beneath(".callboard/schedules", ".md"):
             self._configuration(path, _schedule)
         for folder in _SCRIPT_FOLDERS:
-            for path in self._below(folder, ""):
+            for path in self._files_beneath(folder, ""):
                 self._script(path)
         self._git()
         self._named_scripts()
@@ -166,16 +166,16 @@ class _Reading:
 
     def _definitions(self) -> None:
         for folder in (".callboard", ".claude"):
-            for path in self._below(f"{folder}/agents", ".md"):
+            for path in self._files_beneath(f"{folder}/agents", ".md"):
                 self._configuration(path, _agent)
             for path in self._skills(f"{folder}/skills"):
                 self._configuration(path, _skill)
-            for path in self._below(f"{folder}/commands", ".md"):
+            for path in self._files_beneath(f"{folder}/commands", ".md"):
                 self._configuration(path, _skill)
-            for path in self._below(f"{folder}/output-styles", ".md"):
+            for path in self._files_beneath(f"{folder}/output-styles", ".md"):
                 self._configuration(path, _style)
 
-    def _above(self, folder: Path, prefix: str) -> None:
+    def _read_folder_above(self, folder: Path, prefix: str) -> None:
         """Read agents and skills of a folder above the workspace, up to the root of the repository.
 
         The paths of these files begin with `../`.
@@ -248,7 +248,7 @@ class _Reading:
             return []
         return [f"{folder}/{name}/SKILL.md" for name in names]
 
-    def _below(self, folder: str, ending: str) -> Iterator[str]:
+    def _files_beneath(self, folder: str, ending: str) -> Iterator[str]:
         """Yield the files beneath a folder with this ending, sorted, without following links to folders."""
         paths: list[str] = []
         top = os.path.join(self._root, folder)  # noqa: PTH118 - a path that the kernel joins
@@ -280,7 +280,7 @@ class _Reading:
             if os.path.lexists(full):
                 self._script(path)
         elif folders:
-            for inner in self._below(path, ""):
+            for inner in self._files_beneath(path, ""):
                 self._script(inner)
 
     def _git(self) -> None:

@@ -23,7 +23,7 @@ def with_value(text: str, address: Address, value: object, *, where: str) -> str
     several lines loses the comments inside it. `where` names the file in errors. Raises `SettingsError`.
     """
     document = load_document(text, where)
-    expected = _put(_copied(document.data), address, value)
+    expected = _with_value(_copied(document.data), address, value)
     spans = value_spans(text)
     parent = address
     while parent and parent not in spans:
@@ -43,10 +43,10 @@ def without_value(text: str, address: Address, *, where: str) -> str:
     A comment on the lines of the value is removed too. `where` names the file in errors. Raises `SettingsError`.
     """
     document = load_document(text, where)
-    while len(address) > 1 and len(cast("Mapping[object, object]", _at(document.data, address[:-1]))) == 1:
+    while len(address) > 1 and len(cast("Mapping[object, object]", _value_at(document.data, address[:-1]))) == 1:
         address = address[:-1]
     expected = _copied(document.data)
-    del cast("dict[object, object]", _at(expected, address[:-1]))[address[len(address) - 1]]
+    del cast("dict[object, object]", _value_at(expected, address[:-1]))[address[len(address) - 1]]
     spans = value_spans(text)
     changed = _removed(text, spans, address) if address in spans else ""
     return _checked(changed, expected, document.place(address))
@@ -74,23 +74,23 @@ def _copied(values: object) -> object:
     return json.loads(json.dumps(values))
 
 
-def _at(values: object, address: Address) -> object:
+def _value_at(values: object, address: Address) -> object:
     for part in address:
         values = cast("Mapping[str | int, object]", values)[part]
     return values
 
 
-def _put(values: object, address: Address, value: object) -> object:
+def _with_value(values: object, address: Address, value: object) -> object:
     """Return the values with this one at the address; `values` may be changed."""
     if not address:
         return value
     part, *inner = address
     if isinstance(part, int):
         items = cast("list[object]", values if isinstance(values, list) else [])
-        items[part : part + 1] = [_put(items[part] if part < len(items) else None, tuple(inner), value)]
+        items[part : part + 1] = [_with_value(items[part] if part < len(items) else None, tuple(inner), value)]
         return items
     members = cast("dict[str, object]", values if isinstance(values, dict) else {})
-    members[part] = _put(members.get(part), tuple(inner), value)
+    members[part] = _with_value(members.get(part), tuple(inner), value)
     return members
 
 

@@ -45,9 +45,9 @@ def find_folders(checkout: Path) -> GitFolders | None:
     marker = checkout / ".git"
     if marker.is_dir():
         own = common = Path(os.path.realpath(marker))
-    elif named := _named(marker, "gitdir:"):
+    elif named := _folder_named_in(marker, "gitdir:"):
         own = Path(os.path.realpath(named))
-        common = Path(os.path.realpath(_named(own / "commondir") or own))
+        common = Path(os.path.realpath(_folder_named_in(own / "commondir") or own))
     else:
         return None
     folders = GitFolders(own, common)
@@ -80,7 +80,7 @@ def special_file(folders: GitFolders) -> Path | None:
     return None
 
 
-def _named(file: Path, prefix: str = "") -> Path | None:
+def _folder_named_in(file: Path, prefix: str = "") -> Path | None:
     """Return the folder that a small file names; None if the file does not exist."""
     try:
         text = read_regular(file, 4096).decode(errors="surrogateescape").strip()

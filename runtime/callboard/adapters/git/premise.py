@@ -90,7 +90,7 @@ def git_is_quiet(folder: Path) -> bool:
 
 def in_repository(folder: Path) -> bool:
     """Return True if a folder, or one above it, contains git's own folder or its substitute."""
-    return any(_mode(f"{at}/.git") for at in _upwards(str(folder)))
+    return any(_mode(f"{at}/.git") for at in _with_parents(str(folder)))
 
 
 def tracked_paths(folder: Path) -> tuple[str, ...] | None:
@@ -182,7 +182,7 @@ def _leads_elsewhere(repository: _Repository) -> bool:
     elif _real_parent(own) != os.path.realpath(f"{common}/worktrees") or not _names(f"{own}/gitdir", marker):
         return True
     links = (f"{folder}/{name}" for folder in repository.folders for name in _CONTENT)
-    return any(map(_is_link, links)) or _borrows(f"{common}/objects")
+    return any(map(_is_link, links)) or _has_alternates(f"{common}/objects")
 
 
 def _real_parent(path: str) -> str:
@@ -194,7 +194,7 @@ def _names(link: str, marker: str) -> bool:
     return os.path.realpath(target) == os.path.realpath(marker)
 
 
-def _borrows(objects: str) -> bool:
+def _has_alternates(objects: str) -> bool:
     """Return True if git takes objects from another repository."""
     if not stat.S_ISDIR(_mode(objects)):
         return False
@@ -206,7 +206,7 @@ def _borrows(objects: str) -> bool:
 def _repository_of(folder: Path) -> _Repository | None:
     """Return the repository that git finds from `folder` upwards. Raises ValueError for one without a worktree."""
     start = str(folder)
-    for at in _upwards(start):
+    for at in _with_parents(start):
         git = f"{at}/.git"
         mode = _mode(git)
         if stat.S_ISREG(mode):
@@ -224,7 +224,7 @@ def _common(own: str) -> str:
     return _joined(own, _text(link, MOST_CONFIGURATION).strip()) if os.path.lexists(link) else own
 
 
-def _upwards(folder: str) -> Iterator[str]:
+def _with_parents(folder: str) -> Iterator[str]:
     """Yield an absolute folder and those above it; the root as the empty text."""
     at = folder.rstrip("/")
     while at:

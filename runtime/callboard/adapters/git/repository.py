@@ -197,7 +197,7 @@ class Repository:
         entries = (await self.ask("ls-files", "--stage", "-z", at=at)).split("\0")
         # `git status` does not enter them here (test_a_repository_within_a_worktree_counts_as_a_change).
         links = [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
-        return await anyio.to_thread.run_sync(_filled, at.folder, links)
+        return await anyio.to_thread.run_sync(_non_empty, at.folder, links)
 
     def admin_of(self, folder: Path) -> Path | None:
         """Return git's own folder of the worktree at this path; None if git has none."""
@@ -422,7 +422,7 @@ def _files(folder: Path, paths: Sequence[str]) -> list[str]:
     return [path for path, full in pairs if os.path.lexists(full) and (os.path.islink(full) or not os.path.isdir(full))]  # noqa: PTH112, PTH114 - as many as a merge has files
 
 
-def _filled(folder: Path, names: Sequence[str]) -> list[str]:
+def _non_empty(folder: Path, names: Sequence[str]) -> list[str]:
     """Return the names of existing files and non-empty folders."""
     places = ((name, folder / name) for name in names)
     return [name for name, path in places if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))]

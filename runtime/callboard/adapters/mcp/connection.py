@@ -127,7 +127,7 @@ class ServerConnection:
 
     # Commands and requests
 
-    def want(self) -> None:
+    def request_connection(self) -> None:
         """Start to connect, unless it is connected or connecting."""
         if self._wire is not None or (self.state == "connecting" and not self._gone):
             return
@@ -173,7 +173,7 @@ class ServerConnection:
         if self._wire is None:
             if self.state in ("off", "untrusted"):
                 raise ToolRefused(f"the MCP server {self.entry.name} is {self.state}: {self.why}")
-            self.want()
+            self.request_connection()
             await self.settled()
         if self._wire is None:
             raise ToolRefused(f"the MCP server {self.entry.name} cannot be reached: {self.why}")
@@ -327,18 +327,18 @@ class ServerConnection:
         stood = self.offer
         try:
             with scope:
-                await self._brake()
-                # Set after the pause of `_brake`, and removed once the server is connected
+                await self._check_restart_rate()
+                # Set after the pause of `_check_restart_rate`, and removed once the server is connected
                 # (test_one_that_never_gets_ready_is_ended_when_its_time_is_over).
                 scope.deadline = anyio.current_time() + self._around.limits.start
                 async with self._connection(seen) as mcp_session:
-                    await self._hold(mcp_session, scope)
+                    await self._serve_until_lost(mcp_session, scope)
         except BaseException as error:
             if not self._explained(error):
                 raise
         return self.offer is not stood
 
-    async def _hold(self, mcp_session: McpSession, scope: anyio.CancelScope) -> None:
+    async def _serve_until_lost(self, mcp_session: McpSession, scope: anyio.CancelScope) -> None:
         """Read the server's offer, then serve the connection until it is lost."""
         offer = await offer_of(
             mcp_session, self.entry, self._around.limits, call=self.call, before=ServerCapabilities()
@@ -384,7 +384,7 @@ class ServerConnection:
             raise ServerFailed("its client no longer serves it")
         return bridged(self._bridge)
 
-    async def _brake(self) -> None:
+    async def _check_restart_rate(self) -> None:
         """Refuse to restart a process that ends again and again. Raises `ServerFailed`."""
         if self.entry.transport != "stdio":
             return

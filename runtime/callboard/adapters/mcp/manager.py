@@ -57,7 +57,7 @@ class Manager:
         `held`: those that must not be connected -> `off` or `untrusted`, and the reason. `bridges`: those of servers
         whose transport is `sdk`, by name. `bridge_of`: the bridge of such a server that is added later.
         """
-        self._around = ConnectionContext(place, limits or McpLimits(), self._clashes, self._moved)
+        self._around = ConnectionContext(place, limits or McpLimits(), self._name_conflict, self._moved)
         self._bridges: Mapping[str, Bridge] = bridges if bridges is not None else {}
         self._bridge_of = bridge_of
         self._changed = Notifier()
@@ -80,7 +80,7 @@ class Manager:
     async def _held_in(self, group: TaskGroup) -> AsyncGenerator[None]:
         self._group = group
         for link in self._links.values():
-            self._hold(link)
+            self._start_owner(link)
         try:
             yield
         finally:
@@ -122,7 +122,7 @@ class Manager:
         elif link.state == "off":
             link.state = "waiting"
             link.why = ""
-        link.want()
+        link.request_connection()
         await link.settled()
         if link.state != "connected":
             raise ToolRefused(f"the MCP server {name} cannot be reached: {link.why}")
@@ -167,7 +167,7 @@ class Manager:
         if entry.name in self._links:
             self._links[entry.name].close("another server took its name")
         link = self._links[entry.name] = self._new(entry)
-        self._hold(link)
+        self._start_owner(link)
         self._moved()
 
     async def remove(self, name: str) -> None:
@@ -183,19 +183,19 @@ class Manager:
             bridge = self._bridge_of(entry.name)
         return ServerConnection(entry, self._around, bridge)
 
-    def _hold(self, link: ServerConnection) -> None:
+    def _start_owner(self, link: ServerConnection) -> None:
         """Start the task that owns the server, if the manager is running."""
         if self._group is not None:
             self._group.start_soon(link.own)
             if link.state == "waiting":
-                link.want()
+                link.request_connection()
 
     def _link(self, name: str) -> ServerConnection:
         if name not in self._links:
             raise ToolRefused(unknown("MCP server", name, sorted(self._links)))
         return self._links[name]
 
-    def _clashes(self, link: ServerConnection, offer: ServerCapabilities) -> str:
+    def _name_conflict(self, link: ServerConnection, offer: ServerCapabilities) -> str:
         """Return the conflict with the tools of an earlier entry, which take precedence."""
         names = list(self._links)
         position = names.index(link.entry.name) if link.entry.name in names else len(names)

@@ -313,11 +313,11 @@ async def end(started: ServerProcess, *, died: bool = False) -> int | None:
     with anyio.CancelScope(shield=True):
         # Read before the input is closed: an exit code counts only if the server ended by itself
         # (test_a_dead_process_tells_its_exit_code_and_comes_back).
-        alone = died and await _over(started.watched, POLITE)
+        alone = died and await _ended_within(started.watched, POLITE)
         os.close(started.stdin)
-        ended = alone or await _over(started.watched, POLITE)
+        ended = alone or await _ended_within(started.watched, POLITE)
         os.close(started.control)
-        if not ended and not await _over(started.watched, PATIENCE):
+        if not ended and not await _ended_within(started.watched, PATIENCE):
             _kill(started)
             await anyio.wait_readable(started.watched)
         code = reap(started.pid)
@@ -341,7 +341,7 @@ def last_words(log: Path, most: int = 400) -> str:
     return " | ".join(text_lines[-3:])[-most:]
 
 
-async def _over(watched: int, seconds: float) -> bool:
+async def _ended_within(watched: int, seconds: float) -> bool:
     """Return True if the process ended within this number of seconds."""
     with anyio.move_on_after(seconds) as scope:
         await anyio.wait_readable(watched)

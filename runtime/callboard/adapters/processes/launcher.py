@@ -224,7 +224,7 @@ class ShellLauncher:
                     code = reap(pid)
                     # A command can kill the child that watches it
                     # (test_a_command_that_kills_its_watcher_does_not_escape).
-                    await anyio.to_thread.run_sync(_sweep, pid, job.output, self._records)
+                    await anyio.to_thread.run_sync(_clean_up_after, pid, job.output, self._records)
         return _ForegroundEnd(code, timed_out, (pid, _start_of(pid)) if is_moved else None)
 
     async def start(self, command: str, folder: Path, output: Path, grants: Sequence[Grant] = ()) -> tuple[int, float]:
@@ -254,7 +254,7 @@ class ShellLauncher:
             # If the child was not watched, its number may have been reused as the session of other programs
             # (test_a_pid_that_is_another_process_by_now_is_waited_for_by_nobody_and_never_ended).
             mark = "" if watched is not None else f"{TOOL_MARK}=1"
-            await anyio.to_thread.run_sync(_sweep, pid, output, self._records, mark)
+            await anyio.to_thread.run_sync(_clean_up_after, pid, output, self._records, mark)
         noted = exit_code(output)
         # On a full disk the exit code of the child counts, unless its own end by a signal may have caused that code.
         return code if noted is None and code is not None and code < _NOT_RUN else noted
@@ -443,7 +443,7 @@ async def _ended(watched: int, pid: int) -> None:
         os.close(watched)
 
 
-def _sweep(pid: int, output: Path, records: str, environment: str = "") -> None:
+def _clean_up_after(pid: int, output: Path, records: str, environment: str = "") -> None:
     """Clean up after a child process that was killed before it could do so itself: its mark still exists then.
 
     `environment` (`NAME=value`): a variable in the environment of its remaining processes.

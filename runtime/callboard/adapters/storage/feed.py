@@ -101,22 +101,22 @@ class Sleepers(Generic[T]):
         self._lock = threading.Lock()  # followers come and go in event loops while a writer thread looks them up
         self._streams: dict[str, set[T]] = {}
         self._prefixes: dict[str, set[T]] = {}
-        self._hung: dict[T, set[tuple[str, bool]]] = {}
+        self._names: dict[T, set[tuple[str, bool]]] = {}
         """Names that wake each sleeper, and True for a stream: with 1,000 agents, a search of all streams takes long.
         """
 
-    def hang(self, sleeper: T, *, stream: str | None = None, prefix: str | None = None) -> None:
+    def add(self, sleeper: T, *, stream: str | None = None, prefix: str | None = None) -> None:
         """Wake `sleeper` for this stream, or for keys with this prefix."""
         with self._lock:
             for table, name in ((self._streams, stream), (self._prefixes, prefix)):
                 if name is not None:
                     table.setdefault(name, set()).add(sleeper)
-                    self._hung.setdefault(sleeper, set()).add((name, table is self._streams))
+                    self._names.setdefault(sleeper, set()).add((name, table is self._streams))
 
     def remove(self, sleeper: T) -> None:
         """Stop waking the sleeper. Idempotent."""
         with self._lock:
-            for name, is_stream in self._hung.pop(sleeper, ()):
+            for name, is_stream in self._names.pop(sleeper, ()):
                 table = self._streams if is_stream else self._prefixes
                 table[name].discard(sleeper)
                 if not table[name]:
@@ -140,7 +140,7 @@ class Sleepers(Generic[T]):
         with self._lock:
             return tuple(self._streams)
 
-    def everyone(self) -> set[T]:
+    def all_sleepers(self) -> set[T]:
         """Return all sleepers."""
         with self._lock:
             return set[T]().union(*self._streams.values(), *self._prefixes.values())
@@ -184,7 +184,7 @@ class DurableFeeds:
             return ([], position) if self._closed else await fetch(position)
 
         sleeper = _LoopFeed(soon_here(), Feed(fetch_if_open, position))
-        self._sleepers.hang(sleeper, stream=stream, prefix=prefix)
+        self._sleepers.add(sleeper, stream=stream, prefix=prefix)
         listen(True)
         try:
             yield sleeper.feed
@@ -204,7 +204,7 @@ class DurableFeeds:
     def rung(self, names: Collection[str] | None) -> None:
         """Wake the feeds of a ring's names (`s` and a stream, `k` and a key), or all of them."""
         if names is None:
-            self._wake(self._sleepers.everyone())
+            self._wake(self._sleepers.all_sleepers())
             return
         streams = [name[1:] for name in names if name.startswith("s")]
         self.changed(streams, [name[1:] for name in names if name.startswith("k")])
@@ -212,7 +212,7 @@ class DurableFeeds:
     def close(self) -> None:
         """End all feeds."""
         self._closed = True
-        for sleeper in self._sleepers.everyone():
+        for sleeper in self._sleepers.all_sleepers():
             run_soon(sleeper.soon, sleeper.feed.end)
 
     def _wake(self, sleepers: Iterable[_LoopFeed]) -> None:

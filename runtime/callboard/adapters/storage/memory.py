@@ -280,7 +280,7 @@ class MemoryStore:
         if self._closed:
             raise RuntimeError("the store is closed")
         self._feeds.add(feed)
-        self._contents.bells.hang(feed, stream=stream, prefix=prefix)
+        self._contents.bells.add(feed, stream=stream, prefix=prefix)
         try:
             yield
         finally:

@@ -29,7 +29,7 @@ class Bell:
         with suppress(BlockingIOError):  # it was rung so often that it is full
             os.write(self._writer, (1).to_bytes(8, "little"))
 
-    def silence(self) -> None:
+    def clear(self) -> None:
         """Forget all rings so far."""
         with suppress(BlockingIOError):
             os.read(self._reader, 65_536)

@@ -106,7 +106,7 @@ class FolderWatch:
             raise RuntimeError("the watch is closed")
         await anyio.wait_readable(self._bell.fileno())
         await anyio.sleep(GATHER)
-        self._bell.silence()
+        self._bell.clear()
         self.look_again()
 
     def close(self) -> None:

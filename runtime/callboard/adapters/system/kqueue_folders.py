@@ -52,7 +52,7 @@ class WatchedFolder:
         self.bells: dict[Bell, set[str] | None] = {}
         """The names that count for each bell; None: all names."""
 
-    def want(self, bell: Bell, name: str | None) -> None:
+    def ring_for(self, bell: Bell, name: str | None) -> None:
         """Ring a bell for one more name; None: for all names."""
         names = self.bells.setdefault(bell, set())
         if name is None:
@@ -107,7 +107,7 @@ class KqueueFolders:
                 if not folder.is_dir() or not self._watch(place, ""):
                     return False
                 watched = self._folders[place] = WatchedFolder(listing_of(place) or {})
-            watched.want(bell, name)
+            watched.ring_for(bell, name)
             self._watch_files(place, watched)
         return True
 

@@ -27,7 +27,7 @@ def scratch_folder(parent: Path | None = None) -> Generator[Path]:
     Folders there that killed processes have left are removed. Raises OSError.
     """
     above = parent or Path(tempfile.gettempdir())
-    _sweep(above)
+    _remove_stale(above)
     folder, lock = _locked_folder(above)
     try:
         yield folder
@@ -65,7 +65,7 @@ def _open_locked(folder: Path) -> int | None:
     return descriptor if locked else None
 
 
-def _sweep(above: Path) -> None:
+def _remove_stale(above: Path) -> None:
     """Remove the folders that killed processes of this user have left. What cannot be removed stays."""
     try:
         with os.scandir(above) as entries:

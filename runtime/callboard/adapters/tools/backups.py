@@ -15,7 +15,7 @@ from pathlib import Path
 
 from callboard.adapters.system.archive import make_private
 from callboard.adapters.system.regular_files import part_name, read_in, write_in_folder
-from callboard.adapters.tools.roots import RootCache, folder_of, telling
+from callboard.adapters.tools.roots import RootCache, folder_of, refusing_os_errors
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -67,13 +67,13 @@ class FileBackups:
             spot = self._root_cache.find(path, folders, write=True, grants=(PathGrant(path=path, access="write"),))
             # A worktree that was removed is not made again.
             make = wanted is not None and not dry and not spot.exact
-            with telling(spot), folder_of(spot, make=make) as folder:
+            with refusing_os_errors(spot), folder_of(spot, make=make) as folder:
                 existing = read_in(folder, spot.path.name, _LARGEST)
                 present = None if existing is None else existing[0]
                 if present == wanted:
                     return None
                 if not dry:
-                    _put(folder, spot.path.name, wanted, mode=None if existing is None else existing[1])
+                    _write_or_delete(folder, spot.path.name, wanted, mode=None if existing is None else existing[1])
         except ToolRefused as refused:
             if isinstance(refused.__cause__, FileNotFoundError):
                 return None if wanted is None else FileRestore(path, problem=f"{path}: its folder was removed")
@@ -82,7 +82,7 @@ class FileBackups:
         return FileRestore(spot.text, added, removed)
 
 
-def _put(folder: int, name: str, content: bytes | None, *, mode: int | None) -> None:
+def _write_or_delete(folder: int, name: str, content: bytes | None, *, mode: int | None) -> None:
     """Write a file in an open folder, or delete it if there is no content."""
     if content is None:
         os.unlink(name, dir_fd=folder)

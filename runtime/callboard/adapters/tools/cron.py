@@ -124,7 +124,7 @@ def _refuse(schedule: Schedule, context: CallContext) -> None:
 
     An allow rule of a schedule only restricts (`core.scheduling.permissions`).
     """
-    existing = _named(context.board.schedules(), schedule.name)
+    existing = _find_by_name(context.board.schedules(), schedule.name)
     if schedule.name and existing is not None and existing.state in ("active", "paused"):
         raise ToolRefused(f"name: {schedule.name} is the name of {existing.id} already: choose another one")
     if schedule.target != "lead":
@@ -135,7 +135,7 @@ def _refuse(schedule: Schedule, context: CallContext) -> None:
         raise ToolRefused(f"permission_mode: {mode} is more than your own, {own}: leave it out, or give less")
 
 
-def _named(schedules: Iterable[Schedule], name: str) -> Schedule | None:
+def _find_by_name(schedules: Iterable[Schedule], name: str) -> Schedule | None:
     """Return the schedule that has the name now, otherwise the newest that had it."""
     matches = [schedule for schedule in schedules if schedule.name and schedule.name == name]
     return max(
@@ -170,10 +170,10 @@ def _list_crons(arguments: _Nothing, context: CallContext) -> ToolOutcome:
 def _line(schedule: Schedule, now: float) -> str:
     first = schedule.prompt.strip().splitlines()[0]
     called = f"{schedule.id} {schedule.name}" if schedule.name else schedule.id
-    return f"{called} [{schedule.cron}, {schedule.timezone}; {_standing(schedule, now)}] {first}"
+    return f"{called} [{schedule.cron}, {schedule.timezone}; {_status_text(schedule, now)}] {first}"
 
 
-def _standing(schedule: Schedule, now: float) -> str:
+def _status_text(schedule: Schedule, now: float) -> str:
     if schedule.state == "paused" and schedule.paused_why:
         return f"paused: {schedule.paused_why}"
     if schedule.state != "active" or not schedule.enabled:
@@ -186,7 +186,7 @@ def _standing(schedule: Schedule, now: float) -> str:
 
 
 def _cancel_cron(arguments: _Cancel, context: CallContext) -> ToolOutcome:
-    named = _named(context.board.schedules(), arguments.job_id)
+    named = _find_by_name(context.board.schedules(), arguments.job_id)
     entry = context.board.schedule(named.id if named else arguments.job_id)
     if entry is None:
         active = ", ".join(schedule.id for schedule in context.board.schedules() if schedule.state == "active")

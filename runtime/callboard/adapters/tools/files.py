@@ -33,7 +33,7 @@ from pydantic import Field
 
 from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed, read_input
-from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, opened, telling
+from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, opened, refusing_os_errors
 from callboard.adapters.tools.text_edits import describe_change, replace_text, unified
 from callboard.core.keys import count_words
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
@@ -136,7 +136,7 @@ class ChangeTool(TypedTool[Change]):
             return ""
 
     def _preview(self, arguments: Change, spot: ToolPath, context: CallContext) -> str:
-        with telling(spot):
+        with refusing_os_errors(spot):
             existing = content_of(spot)
             plan = self.plan(arguments, spot, existing, context.files.get(spot.text))
         if existing is None:
@@ -166,7 +166,7 @@ class ChangeTool(TypedTool[Change]):
         """
         path = self.read(tool_input).path
         spot = self.root_cache.find(path, context.folders, write=True, grants=context.grants)
-        now = await anyio.to_thread.run_sync(_tidied, spot, context.call)
+        now = await anyio.to_thread.run_sync(_delete_partial_file, spot, context.call)
         marked, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
         if now == after and marked == spot.text:
             return _done(marked, before, after, report=str(marks.get("said", "")), context=context)
@@ -178,7 +178,7 @@ class ChangeTool(TypedTool[Change]):
         )
 
     def _look(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
-        with telling(spot):
+        with refusing_os_errors(spot):
             return self.plan(arguments, spot, content_of(spot), context.files.get(spot.text))
 
     def _do(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
@@ -355,7 +355,7 @@ def content_of(spot: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
         raise
 
 
-def _tidied(spot: ToolPath, call: str) -> str:
+def _delete_partial_file(spot: ToolPath, call: str) -> str:
     """Delete the partial file that a killed process left, and return the digest of the file's content."""
     existing = content_of(spot, clear=part_name(spot.path.name, call))
     return "" if existing is None else digest_of(existing[0])

@@ -164,7 +164,9 @@ class Forget(_ChangingTool[ForgetInput]):
         folder, place = _place_for(self.memories, arguments.name, arguments.place, context)
         before = folder.content(arguments.name)
         if not before:
-            raise ToolRefused(f"there is no note {arguments.name!r}.{_near(self.memories, context, arguments.name)}")
+            raise ToolRefused(
+                f"there is no note {arguments.name!r}.{_similar_notes(self.memories, context, arguments.name)}"
+            )
         if _digest(before) != arguments.base:
             raise ToolRefused(
                 f"the note {arguments.name!r} is not what you know (its base is {_digest(before)}): recall it"
@@ -200,10 +202,10 @@ class Recall(TypedTool[RecallInput]):
         if arguments.name:
             if wrong := named(arguments.name):
                 raise ToolRefused(wrong)
-            same = [_whole(place, stored) for (place, name), stored in notes.items() if name == arguments.name]
+            same = [_note_text(place, stored) for (place, name), stored in notes.items() if name == arguments.name]
             if not same:
                 raise ToolRefused(
-                    f"there is no note {arguments.name!r}.{_near(self._memories, context, arguments.name)}"
+                    f"there is no note {arguments.name!r}.{_similar_notes(self._memories, context, arguments.name)}"
                 )
             return "\n\n".join(same)
         keys: dict[str, tuple[Place, StoredNote]] = {
@@ -214,7 +216,8 @@ class Recall(TypedTool[RecallInput]):
             return "\n".join(lines) or "There are no notes."
         best = chosen(arguments.query, [(key, stored.note) for key, (_, stored) in keys.items()], FOUND)
         return (
-            "\n\n".join(_whole(*keys[key]) for key in best) or "No note is about that. Without a query all are listed."
+            "\n\n".join(_note_text(*keys[key]) for key in best)
+            or "No note is about that. Without a query all are listed."
         )
 
 
@@ -262,12 +265,12 @@ def _all(memories: Memories, context: CallContext, place: str) -> Iterator[tuple
             yield (candidate, stored.note.name), stored
 
 
-def _whole(place: Place, stored: StoredNote) -> str:
+def _note_text(place: Place, stored: StoredNote) -> str:
     note = stored.note
     return f"{place}/{note.name} ({note.kind}, base {stored.digest}): {note.description}\n\n{note.body}"
 
 
-def _near(memories: Memories, context: CallContext, name: str) -> str:
+def _similar_notes(memories: Memories, context: CallContext, name: str) -> str:
     notes = [stored for (_, stored) in _all(memories, context, "")]
     near = chosen(name.replace("-", " "), [(stored.note.name, stored.note) for stored in notes], 3)
     return f" Similar names: {', '.join(near)}" if near else ""

@@ -30,7 +30,7 @@ from callboard.adapters.tools.files import (
     refuse_changed,
     text_in,
 )
-from callboard.adapters.tools.roots import RootCache, ToolPath, telling
+from callboard.adapters.tools.roots import RootCache, ToolPath, refusing_os_errors
 from callboard.adapters.tools.text_edits import describe_change
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.choices import unknown
@@ -340,7 +340,7 @@ class ReadNotebook(TypedTool[ReadNotebookInput]):
 
 
 def _shown(arguments: ReadNotebookInput, spot: ToolPath, context: CallContext) -> ToolOutcome:
-    with telling(spot):
+    with refusing_os_errors(spot):
         existing = content_of(spot)
         if existing is None:
             raise FileNotFoundError

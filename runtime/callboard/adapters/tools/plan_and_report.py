@@ -16,7 +16,7 @@ from callboard.adapters.tools.task_rows import put_task
 from callboard.adapters.tools.team import envelope, teammate
 from callboard.core.approvals import requests
 from callboard.core.approvals.plans import (
-    SHOWN,
+    COMMIT_DIGITS,
     AnswerDetails,
     PlanBinding,
     options_of,
@@ -195,7 +195,7 @@ def _for_lead(request: Request) -> str:
     lines = [str(request.payload["plan"])]
     if options := options_of(request):
         lines += ["", "Options:", *(f"{number}. {option}" for number, option in enumerate(options, 1))]
-    base = str(request.payload["base"])[:SHOWN]
+    base = str(request.payload["base"])[:COMMIT_DIGITS]
     where = f"Folder {request.payload['folder']}{f', commit {base}' if base else ''}; revision {request.revision}."
     return "\n".join([*lines, "", where, f"Answer with review_plan, request_id {request.id}."])
 

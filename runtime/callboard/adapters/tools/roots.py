@@ -102,7 +102,7 @@ class FileRoots:
         """Folders in which a path was found, with the paths beneath each that are closed, and `ToolPath.apart`."""
 
     def find(self, text: str, grants: Sequence[Grant] = ()) -> ToolPath:
-        """Return the spot of a path. Raises `ToolRefused` if no tool may use it."""
+        """Return the path as a `ToolPath`. Raises `ToolRefused` if no tool may use it."""
         if text.startswith("~"):
             where = self._folders.root
             raise ToolRefused(f"{text}: a tilde is not resolved here; write the path relative to {where}")
@@ -112,8 +112,8 @@ class FileRoots:
         if fact.place == "malformed":
             raise ToolRefused(f"{text[:200]!r} cannot be used as a path: {fact.why}")
         if self._write and (fact.loaded or fact.place == "settings"):
-            whose = "what sessions load" if fact.loaded else "the runtime's settings"
-            raise ToolRefused(f"{text} holds {whose}: no tool changes it")
+            content = "what sessions load" if fact.loaded else "the runtime's settings"
+            raise ToolRefused(f"{text} holds {content}: no tool changes it")
         if fact.device:
             raise ToolRefused(f"{text} is a device, not a file")
         for folder in (self._judge.root, *self._judge.readable):
@@ -128,11 +128,11 @@ class FileRoots:
         path = Path(fact.resolved)
         if any(_covers(grant, path, write=self._write) for grant in grants):
             return self._granted(path, directory=fact.directory)
-        leads = "" if str(path) == text else f" It leads to {path}."
-        raise ToolRefused(f"{text} lies outside your folder {self._folders.root}, and was not approved.{leads}")
+        target = "" if str(path) == text else f" It leads to {path}."
+        raise ToolRefused(f"{text} lies outside your folder {self._folders.root}, and was not approved.{target}")
 
     def _granted(self, path: Path, *, directory: bool) -> ToolPath:
-        """Return the spot of an approved path.
+        """Return an approved path as a `ToolPath`.
 
         Its base is the folder itself, or the nearest existing folder above a file. Each folder is opened from the root
         without following a link, so that the opened file is the approved one.
@@ -186,7 +186,7 @@ class RootCache:
         self._roots.close()
 
     def find(self, text: str, folders: Folders, *, write: bool = False, grants: Sequence[Grant] = ()) -> ToolPath:
-        """Return the spot of a path. `grants`: the approved paths outside of the folders.
+        """Return the path as a `ToolPath`. `grants`: the approved paths outside of the folders.
 
         Raises `ToolRefused` if no tool may use it.
         """
@@ -198,12 +198,12 @@ class RootCache:
         return self._of(folders, write=False).key(path) if isinstance(path, str) else ""
 
     def _of(self, folders: Folders, *, write: bool) -> FileRoots:
-        ground = self._known.get((folders, write))
-        if ground is None:
-            ground = self._known[folders, write] = FileRoots(
+        usable = self._known.get((folders, write))
+        if usable is None:
+            usable = self._known[folders, write] = FileRoots(
                 folders, write=write, roots=self._roots, judges=self._judges
             )
-        return ground
+        return usable
 
 
 def _beneath(path: str, base: str) -> str:
@@ -223,12 +223,12 @@ def _covers(grant: Grant, path: Path, *, write: bool) -> bool:
 
 
 @contextlib.contextmanager
-def opened(spot: ToolPath) -> Generator[int]:
+def opened(tool_path: ToolPath) -> Generator[int]:
     """Yield a descriptor of the file for reading. Raises `ToolRefused` if it is not a file or cannot be read."""
-    with telling(spot):
-        base = spot.open_base()
+    with refusing_os_errors(tool_path):
+        base = tool_path.open_base()
         try:
-            descriptor = open_beneath(base, spot.relative, os.O_RDONLY, links=not spot.exact)
+            descriptor = open_beneath(base, tool_path.relative, os.O_RDONLY, links=not tool_path.exact)
         finally:
             os.close(base)
         try:
@@ -238,12 +238,12 @@ def opened(spot: ToolPath) -> Generator[int]:
 
 
 @contextlib.contextmanager
-def folder_of(spot: ToolPath, *, make: bool) -> Generator[int]:
+def folder_of(tool_path: ToolPath, *, make: bool) -> Generator[int]:
     """Yield a descriptor of the file's folder, created with its parents if `make`. Raises `ToolRefused`."""
-    with telling(spot):
-        descriptor = spot.open_base()
+    with refusing_os_errors(tool_path):
+        descriptor = tool_path.open_base()
         try:
-            for part in Path(spot.relative).parts[:-1]:
+            for part in Path(tool_path.relative).parts[:-1]:
                 inner = _enter(descriptor, part, make=make)
                 os.close(descriptor)
                 descriptor = inner
@@ -265,7 +265,7 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
     return os.open(name, _FOLDER, dir_fd=folder)
 
 
-_SAID = {
+_ERROR_TEXTS = {
     errno.EISDIR: "it is a folder; use glob to see what is in it",
     errno.ENOTDIR: "a part of its path is no folder",
     errno.ELOOP: "its path changed while it was opened, or links lead in a circle",
@@ -282,22 +282,22 @@ _SAID = {
 
 
 @contextlib.contextmanager
-def telling(spot: ToolPath) -> Generator[None]:
+def refusing_os_errors(tool_path: ToolPath) -> Generator[None]:
     """Convert errors of the system about a file into a refusal that the model can act on."""
     try:
         yield
     except FileNotFoundError as error:
-        raise ToolRefused(f"{spot.label} does not exist.{_near(spot)}") from error
+        raise ToolRefused(f"{tool_path.label} does not exist.{_similar_names(tool_path)}") from error
     except OSError as error:
-        reason = _SAID.get(error.errno or 0, error.strerror or type(error).__name__)
-        raise ToolRefused(f"{spot.label}: {reason}") from error
+        reason = _ERROR_TEXTS.get(error.errno or 0, error.strerror or type(error).__name__)
+        raise ToolRefused(f"{tool_path.label}: {reason}") from error
 
 
-def _near(spot: ToolPath) -> str:
+def _similar_names(tool_path: ToolPath) -> str:
     """Return similar names in the same folder: a wrong path is usually a misspelt one."""
     try:
-        names: Sequence[str] = os.listdir(spot.path.parent)  # noqa: PTH208 - names only
+        names: Sequence[str] = os.listdir(tool_path.path.parent)  # noqa: PTH208 - names only
     except OSError:
         return ""
-    alike = get_close_matches(spot.path.name, names, 3)
-    return f" Similar names: {', '.join(alike)}" if alike else ""
+    similar = get_close_matches(tool_path.path.name, names, 3)
+    return f" Similar names: {', '.join(similar)}" if similar else ""

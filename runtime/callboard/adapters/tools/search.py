@@ -31,7 +31,7 @@ from callboard.adapters.system import release
 from callboard.adapters.system.regular_files import open_beneath
 from callboard.adapters.system.scratch import scratch_folder
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
-from callboard.adapters.tools.roots import RootCache, ToolPath, opened, telling
+from callboard.adapters.tools.roots import RootCache, ToolPath, opened, refusing_os_errors
 from callboard.adapters.tools.walking import MOST_FILES, FolderWalk, FoundFile, WalkCancelled
 from callboard.core.path_globs import matcher
 from callboard.core.permissions.rule_match import is_left_out, readable_rules, rules_on_reading
@@ -113,7 +113,7 @@ def _entries(spot: ToolPath) -> list[tuple[str, str]]:
     """Return the name of each entry of a folder and its line, folders first. Raises `ToolRefused`."""
     prefix = "" if spot.relative == "." else f"{spot.relative}/"
     rows: list[tuple[bool, str, str]] = []
-    with opened(spot) as descriptor, telling(spot), os.scandir(descriptor) as entries:
+    with opened(spot) as descriptor, refusing_os_errors(spot), os.scandir(descriptor) as entries:
         for entry in entries:
             if prefix + entry.name in spot.closed:
                 continue
@@ -147,7 +147,7 @@ class Glob(TypedTool[GlobInput]):
         with anyio.move_on_after(SECONDS):
             files, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
             paths = [file.path for file in files]
-            page = page_of(((_named(path, spot, context), True) for path in paths), arguments.head_limit)
+            page = page_of(((_display_path(path, spot, context), True) for path in paths), arguments.head_limit)
             text = page.text(len(paths), "files") or "No files fit."
             return ToolOutcome(text + _cut(cut), data={"files": len(paths), "shown": page.count})
         return _out_of_time("glob")
@@ -260,7 +260,7 @@ def _render(
     paths, hits = matches
     folder = spot.open_base()
     try:
-        pages = Pages(folder, lambda path: _named(path, spot, context), stop)
+        pages = Pages(folder, lambda path: _display_path(path, spot, context), stop)
         texts = pages.texts(paths)
         lines = sum(len(hits.lines[path]) for path in texts)
         if arguments.output_mode == "content":
@@ -290,7 +290,7 @@ def _from(spot: ToolPath, path: str) -> str:
     return path if spot.relative == "." else path[len(spot.relative) + 1 :]
 
 
-def _named(path: str, spot: ToolPath, context: CallContext) -> str:
+def _display_path(path: str, spot: ToolPath, context: CallContext) -> str:
     """Return the path as the agent names it: relative to its folder, absolute outside."""
     inside = spot.base == Path(os.path.realpath(context.folders.root))
     named = path if inside else f"{spot.base}/{path}"
@@ -490,7 +490,7 @@ class Pages:
         begun = False
         for path in paths:
             last = 0
-            for number, text, hit in self._around(path, lines[path], context):
+            for number, text, hit in self._with_context(path, lines[path], context):
                 if context and begun and number != last + 1:
                     yield "--", False
                 begun = True
@@ -498,7 +498,7 @@ class Pages:
                 mark = ":" if hit else "-"
                 yield f"{self.name(path)}{mark}{number}{mark}{text}", hit
 
-    def _around(self, path: str, numbers: Sequence[int], context: int) -> Iterator[tuple[int, str, bool]]:
+    def _with_context(self, path: str, numbers: Sequence[int], context: int) -> Iterator[tuple[int, str, bool]]:
         hits = set(numbers)
         last = max(hits) + context
         near = {hit + step for hit in hits for step in range(-context, context + 1)}

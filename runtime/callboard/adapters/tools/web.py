@@ -198,13 +198,13 @@ def _is_wanted(url: str, allowed: Sequence[str], always: Sequence[str], blocked:
     host = host_of(url) or ""
     return (
         bool(host)
-        and _within(host, allowed or [host])
-        and _within(host, always or [host])
-        and not _within(host, blocked)
+        and _is_in_domains(host, allowed or [host])
+        and _is_in_domains(host, always or [host])
+        and not _is_in_domains(host, blocked)
     )
 
 
-def _within(host: str, domains: Sequence[str]) -> bool:
+def _is_in_domains(host: str, domains: Sequence[str]) -> bool:
     names = [domain.strip().lower().rstrip(".") for domain in domains]
     return any(host == name or host.endswith(f".{name}") for name in names if name)
 

@@ -165,7 +165,7 @@ class _RemoveTool(_Repeated[_Remove]):
         keeper = keeper_of(context)
         agreed = None
         if arguments.discard_changes and await keeper.outcome(context.call) != "removed":
-            agreed = _agreed(context)
+            agreed = _accepted_losses(context)
         removed = await keeper.remove(arguments.name, actor_of(context), agreed)
         text = f"Removed the worktree {arguments.name}"
         text += f"; its branch {removed.branch} stays, for its commits." if removed.branch else " and its branch."
@@ -174,7 +174,7 @@ class _RemoveTool(_Repeated[_Remove]):
         return ToolOutcome(text, data={"name": arguments.name, "branch": removed.branch, "tasks": list(removed.tasks)})
 
 
-def _agreed(context: CallContext) -> Sequence[str]:
+def _accepted_losses(context: CallContext) -> Sequence[str]:
     """Return the losses that the user was shown and accepted when allowing this call.
 
     Raises `ToolRefused` if the user accepted none, even if a rule or a hook allowed the call.

@@ -112,10 +112,7 @@ def undo(invocation: Invocation, /, *, edits: tuple[int, ...], agent: str, sessi
     """
     refuse_inside_tool("Undoing an edit")
 
-    async def taking(handle: SessionHandle) -> EditReport | None:
-        return await handle.undo(edits, agent)
-
-    answer = with_handle(invocation, session, taking)
+    answer = with_handle(invocation, session, lambda handle: handle.undo(edits, agent))
     record = json_of([] if answer is None else [answer]) if json_ else None
     _print(invocation, Block((undo_line(answer, edits, agent),)), record)
 

@@ -85,7 +85,7 @@ def history(
         fires = [fire for inspector in inspectors for fire in await inspector.history(schedule_id)]
         return newest_first(fires)[:limit], {entry.schedule.id: entry.schedule.name for entry in every.entries()}
 
-    fires, names = _listed(invocation, session, read, lambda: ((), {}), named=bool(schedule_id))
+    fires, names = _with_schedules(invocation, session, read, lambda: ((), {}), named=bool(schedule_id))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps([fire_json(fire, names) for fire in fires], indent=2))
@@ -109,7 +109,7 @@ def stats(invocation: Invocation, /, schedule_id: str | None, session: str | Non
         inspectors = [every.inspector_of(schedule_id)] if schedule_id else every.inspectors
         return [row for inspector in inspectors for row in await inspector.stats(schedule_id)]
 
-    rows = _listed(invocation, session, read, list, named=bool(schedule_id))
+    rows = _with_schedules(invocation, session, read, list, named=bool(schedule_id))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json_of(rows))
@@ -317,7 +317,9 @@ def add(
             made = drafted("", 0, fields, time.time())
             fired_by = ""
             if not dry:
-                made, fired_by = at_schedules(invocation, session, adding, make=_made(invocation, values["model"]))
+                made, fired_by = at_schedules(
+                    invocation, session, adding, make=_new_session(invocation, values["model"])
+                )
     _show_draft(invocation, made, fired_by, dry=dry, json_=json_)
 
 
@@ -376,7 +378,7 @@ def list_(invocation: Invocation, /, session: str | None, json_: bool) -> None:
     def none() -> tuple[list[SessionSchedule], dict[str, str], tuple[str, ...]]:
         return [], {}, anyio.run(file_faults, places, ())
 
-    rows, fired_by, faults = _listed(invocation, session, read, none)
+    rows, fired_by, faults = _with_schedules(invocation, session, read, none)
     now = time.time()
     schedules = [ScheduleStatus(row.schedule, row.session, now, fired_by.get(row.session, "")) for row in rows]
     with terminal_of(invocation) as terminal:
@@ -436,7 +438,7 @@ def at_schedules(
     return anyio.run(working)
 
 
-def _listed(
+def _with_schedules(
     invocation: Invocation,
     session: str | None,
     work: Callable[[AllSchedules], Awaitable[Found]],
@@ -456,7 +458,7 @@ def _listed(
         return none()
 
 
-def _made(invocation: Invocation, model: str | None) -> Callable[[Store], Awaitable[str]]:
+def _new_session(invocation: Invocation, model: str | None) -> Callable[[Store], Awaitable[str]]:
     """Create the session that `callboard serve` keeps, for a schedule that is added before any session exists."""
 
     async def make(store: Store) -> str:

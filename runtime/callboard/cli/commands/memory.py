@@ -28,7 +28,7 @@ from callboard.types.errors import UsageError
 _YES = click.option("-y", "--yes", is_flag=True, help="Make the change without confirmation.")
 
 
-def _whose(command: Callable[..., Any]) -> Callable[..., Any]:
+def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--place`, `--agent` and `--session`."""
     command = click.option("--session", default="", metavar="ID", help="Include the notes of this session.")(command)
     command = click.option("--agent", default="", metavar="TYPE", help="Include the notes of this agent type.")(command)
@@ -49,7 +49,7 @@ def memory(ctx: click.Context, /) -> None:
 
 
 @memory.command("list")
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -70,7 +70,7 @@ def _list(invocation: Invocation, request: NoteSelection, *, json_: bool) -> Non
 
 @memory.command()
 @click.argument("name")
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -88,7 +88,7 @@ def show(invocation: Invocation, /, *, name: str, json_: bool, **values: str) ->
 @click.argument("name")
 @click.option("--text", default=None, metavar="TEXT", help="New text of the note (`-` reads stdin), without an editor.")
 @_YES
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -106,7 +106,7 @@ def edit(invocation: Invocation, /, *, name: str, text: str | None, yes: bool, j
         if text is not None
         else _edited(inspector, name, invocation.workspace)
     )
-    change = inspector.saying(name, content)
+    change = inspector.text_change(name, content)
     if not change.diff:
         raise UsageError("the note already has this text: nothing is changed")
     _make(invocation, change, yes=yes, json_=json_)
@@ -115,7 +115,7 @@ def edit(invocation: Invocation, /, *, name: str, text: str | None, yes: bool, j
 @memory.command()
 @click.argument("name")
 @_YES
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -127,7 +127,7 @@ def forget(invocation: Invocation, /, *, name: str, yes: bool, json_: bool, **va
 
 @memory.command()
 @_YES
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -144,7 +144,7 @@ def consolidate(invocation: Invocation, /, *, yes: bool, json_: bool, **values: 
             return
         for _, diff in changes if not json_ else ():
             terminal.rows(diff_block(diff))
-    _sure(invocation, yes=yes)
+    _confirm(invocation, yes=yes)
     done = [(folder, folder.consolidate()) for folder, _ in changes]
     with terminal_of(invocation) as terminal:
         if json_:
@@ -154,7 +154,7 @@ def consolidate(invocation: Invocation, /, *, yes: bool, json_: bool, **values: 
 
 
 @memory.command()
-@_whose
+@_place_options
 @as_json
 @everywhere
 @click.pass_obj
@@ -188,7 +188,7 @@ def _make(invocation: Invocation, change: NoteChange, *, yes: bool, json_: bool)
     with terminal_of(invocation) as terminal:
         if not json_:
             terminal.rows(diff_block(change.diff))
-    _sure(invocation, yes=yes)
+    _confirm(invocation, yes=yes)
     change.make()
     with terminal_of(invocation) as terminal:
         if json_:
@@ -197,7 +197,7 @@ def _make(invocation: Invocation, change: NoteChange, *, yes: bool, json_: bool)
             terminal.rows(block("the note is deleted" if change.note is None else "the note is written", "good"))
 
 
-def _sure(invocation: Invocation, *, yes: bool) -> None:
+def _confirm(invocation: Invocation, *, yes: bool) -> None:
     """Ask for confirmation. Raises `UsageError` for any answer but yes, and if no one can be asked."""
     if yes:
         return

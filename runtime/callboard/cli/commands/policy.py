@@ -75,10 +75,7 @@ def revoke(invocation: Invocation, /, rule_id: str, session: str | None) -> None
     """
     refuse_inside_tool("Revoking a session rule")
 
-    async def taking(handle: SessionHandle) -> SessionRule:
-        return await handle.rules.revoke(rule_id)
-
-    revoked = with_handle(invocation, session, taking)
+    revoked = with_handle(invocation, session, lambda handle: handle.rules.revoke(rule_id))
     with terminal_of(invocation) as terminal:
         terminal.rows(block(revoked_words(revoked), "good"))
 

@@ -136,10 +136,10 @@ def approve(invocation: Invocation, /, request_id: str, option: int | None, sess
     --always, and `callboard policy revoke` revokes them.
     """
     refuse_inside_tool("Approving")
-    always = _always(values["time_"], given_for=values["this_agent"], always=values["always"])
+    always = _always_option(values["time_"], given_for=values["this_agent"], always=values["always"])
     mode = values["mode"] or ""
     reply = PersonAnswer("approved", values["why"], option or 0, digest=values["digest"], always=always, mode=mode)
-    _give(invocation, session, request_id, reply)
+    _answer_and_print(invocation, session, request_id, reply)
 
 
 @click.command()
@@ -167,7 +167,7 @@ def edit(invocation: Invocation, /, *, request_id: str, file: str | None, why: s
     text = _edited(plan, file, invocation.workspace)
     word = approval(plan, text)
     try:
-        _give(invocation, session, plan.id, PersonAnswer("approved", why, plan=word.plan, digest=word.seen))
+        _answer_and_print(invocation, session, plan.id, PersonAnswer("approved", why, plan=word.plan, digest=word.seen))
     except UsageError as refused:
         raise UsageError(f"{refused}. {keep_text(plan, text)}") from refused
 
@@ -186,7 +186,7 @@ def reject(invocation: Invocation, /, request_id: str, why: str, session: str | 
     ID is shown by `callboard plans`; a prefix is enough.
     """
     refuse_inside_tool("Rejecting")
-    _give(invocation, session, request_id, PersonAnswer("rejected", why))
+    _answer_and_print(invocation, session, request_id, PersonAnswer("rejected", why))
 
 
 @click.command()
@@ -201,10 +201,10 @@ def answer(invocation: Invocation, /, request_id: str, text: str, session: str |
     The agent reads TEXT.
     """
     refuse_inside_tool("Answering")
-    _give(invocation, session, request_id, PersonAnswer("answered", text))
+    _answer_and_print(invocation, session, request_id, PersonAnswer("answered", text))
 
 
-def _always(time_: str, *, given_for: bool, always: bool) -> AlwaysAllow | None:
+def _always_option(time_: str, *, given_for: bool, always: bool) -> AlwaysAllow | None:
     """Return the meaning of `--always`. Raises `UsageError` for an invalid time, and for its options without it."""
     seconds = seconds_of(time_) if time_ else None
     if time_ and seconds is None:
@@ -234,7 +234,7 @@ def _edited(plan: Request, file: str | None, workspace: Path) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def _give(invocation: Invocation, session: str | None, request_id: str, reply: PersonAnswer) -> None:
+def _answer_and_print(invocation: Invocation, session: str | None, request_id: str, reply: PersonAnswer) -> None:
     """Answer, and print the result.
 
     Raises `UsageError` if the answer is not accepted, with the author of an earlier one.

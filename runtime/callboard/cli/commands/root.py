@@ -155,12 +155,12 @@ _ELSEWHERE: Mapping[str, str] = {
 def _unknown(name: str, ctx: click.Context) -> NoReturn:
     if name in _ELSEWHERE:
         raise click.UsageError(f"there is no command {name!r}. {_ELSEWHERE[name]}", ctx)
-    near = _near(name)
+    near = _similar_commands(name)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise click.UsageError(f"there is no command {name!r}.{hint} To send it as a prompt: callboard -p {name}", ctx)
 
 
-def _near(name: str) -> list[str]:
+def _similar_commands(name: str) -> list[str]:
     from difflib import get_close_matches  # a rare case; it would slow down `--help`
 
     return get_close_matches(name, COMMANDS, n=2)
@@ -168,7 +168,7 @@ def _near(name: str) -> list[str]:
 
 def _is_like_command(name: str) -> bool:
     """Return True if this word is a command, of Callboard or of Claude Code, or may be one with a mistake."""
-    return any(name in names for names in (COMMANDS, _HIDDEN, _NAMES, _ELSEWHERE)) or bool(_near(name))
+    return any(name in names for names in (COMMANDS, _HIDDEN, _NAMES, _ELSEWHERE)) or bool(_similar_commands(name))
 
 
 def _refuse_misplaced(ctx: click.Context, names: Iterable[str]) -> None:

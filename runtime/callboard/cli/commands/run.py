@@ -445,7 +445,7 @@ def _with_folders(folders: tuple[str, ...], options: SessionOptions) -> SessionO
     if missing := [str(folder) for folder in resolved if not folder.is_dir()]:
         raise UsageError(f"--add-dir {', '.join(missing)}: there is no such folder")
     flags["permission.allow"] = [
-        *_listed(flags.get("permission.allow")),
+        *_as_list(flags.get("permission.allow")),
         *(f"Read(/{str(path).rstrip('/')}/**)" for path in resolved),
     ]
     return replace(options, workspace=replace(options.workspace, flags=flags))
@@ -467,7 +467,7 @@ def _with_managed(text: str, options: SessionOptions) -> tuple[SessionOptions, l
     for kind in ("deny", "ask"):
         if rules := read.rules.get(kind):
             name = f"permission.{kind}"
-            flags[name] = [*_listed(flags.get(name)), *(rule for rule, _ in rules)]
+            flags[name] = [*_as_list(flags.get(name)), *(rule for rule, _ in rules)]
     if read.bypass_off and flags.get("permission.mode") == BYPASS:
         raise UsageError(f"bypassPermissions is switched off by {read.bypass_off}")
     ignored = sorted({*given} - {"permissions"})
@@ -500,7 +500,7 @@ def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, 
     flags = dict(options.workspace.flags)
     for kind, rules in read.rules.items():
         name = f"permission.{kind}"
-        flags[name] = [*_listed(flags.get(name)), *(rule for rule, _ in rules)]
+        flags[name] = [*_as_list(flags.get(name)), *(rule for rule, _ in rules)]
     if read.mode is not None and flags.get("permission.mode") is None:
         flags["permission.mode"] = read.mode[0]
     for address, (value, _) in read.settings.items():
@@ -518,7 +518,7 @@ def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, 
     return extended, hook_notes
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
 
 

@@ -312,7 +312,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
 def _program(name: str, *, otherwise: State, advice: str, environ: Mapping[str, str], workspace: Path) -> Finding:
-    path = _which(name, environ, workspace)
+    path = _find_program(name, environ, workspace)
     if path is None:
         return Finding(name, otherwise, "not on PATH", advice)
     try:
@@ -330,7 +330,7 @@ def _program(name: str, *, otherwise: State, advice: str, environ: Mapping[str, 
     return Finding(name, "found", (ran.stdout or ran.stderr).partition("\n")[0].strip()[:80])
 
 
-def _which(name: str, environ: Mapping[str, str], workspace: Path) -> str | None:
+def _find_program(name: str, environ: Mapping[str, str], workspace: Path) -> str | None:
     """Return the program's absolute path. Programs inside the workspace are not run."""
     folders = [Path(folder) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
     outside = [
@@ -444,7 +444,7 @@ def examine_servers(workspace: Path, environ: Mapping[str, str]) -> Iterator[Fin
         yield Finding("servers", "missing", line, "docs/mcp.md lists the fields of an entry")
     well: list[str] = []
     for entry in servers.configured.entries:
-        finding = _of(entry, servers, environ)
+        finding = _server_finding(entry, servers, environ)
         if finding is None:
             well.append(entry.name)
         else:
@@ -454,7 +454,7 @@ def examine_servers(workspace: Path, environ: Mapping[str, str]) -> Iterator[Fin
         yield Finding("servers", "found", text)
 
 
-def _of(entry: ServerEntry, servers: ConfiguredServers, environ: Mapping[str, str]) -> Finding | None:
+def _server_finding(entry: ServerEntry, servers: ConfiguredServers, environ: Mapping[str, str]) -> Finding | None:
     """Return the finding for a server; None if no problem is visible."""
     state, reason = servers.state_of(entry.name)
     subject = f"server {entry.name}"

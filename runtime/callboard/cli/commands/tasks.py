@@ -110,7 +110,7 @@ def add(invocation: Invocation, /, subject: str, session: str | None, **values: 
     blocked_by = tuple(values.pop("after"))
     files = tuple(values.pop("files"))
     new = NewTask(subject=subject, blocked_by=blocked_by, files=files, **values)
-    _do(invocation, session, lambda handle: handle.board.add(new))
+    _perform(invocation, session, lambda handle: handle.board.add(new))
 
 
 @tasks.command()
@@ -125,7 +125,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
     An agent that is working on it must stop, and can no longer complete it.
     """
     refuse_inside_tool("Assigning a task")
-    _do(invocation, session, lambda handle: handle.board.assign(task_id, agent))
+    _perform(invocation, session, lambda handle: handle.board.assign(task_id, agent))
 
 
 @tasks.command()
@@ -136,7 +136,7 @@ def assign(invocation: Invocation, /, task_id: str, agent: str, session: str | N
 def release(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Take a task from its owner and return it to the board."""
     refuse_inside_tool("Releasing a task")
-    _do(invocation, session, lambda handle: handle.board.release(task_id))
+    _perform(invocation, session, lambda handle: handle.board.release(task_id))
 
 
 @tasks.command()
@@ -147,7 +147,7 @@ def release(invocation: Invocation, /, task_id: str, session: str | None) -> Non
 def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Cancel a task. An agent that is working on it must stop."""
     refuse_inside_tool("Cancelling a task")
-    _do(invocation, session, lambda handle: handle.board.cancel(task_id))
+    _perform(invocation, session, lambda handle: handle.board.cancel(task_id))
 
 
 @tasks.command()
@@ -158,10 +158,10 @@ def cancel(invocation: Invocation, /, task_id: str, session: str | None) -> None
 def reopen(invocation: Invocation, /, task_id: str, session: str | None) -> None:
     """Allow another attempt at a failed task."""
     refuse_inside_tool("Reopening a task")
-    _do(invocation, session, lambda handle: handle.board.reopen(task_id))
+    _perform(invocation, session, lambda handle: handle.board.reopen(task_id))
 
 
-def _do(invocation: Invocation, session: str | None, act: Callable[[SessionHandle], Awaitable[Task]]) -> None:
+def _perform(invocation: Invocation, session: str | None, act: Callable[[SessionHandle], Awaitable[Task]]) -> None:
     """Perform an action, and print the resulting task."""
 
     async def doing(handle: SessionHandle) -> tuple[Task, Any]:

@@ -71,7 +71,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
 @click.pass_obj
 def show(invocation: Invocation, /, json_: bool) -> None:
     """List the content of this workspace that needs trust, and whether it is trusted."""
-    places, now = _standing(invocation)
+    places, now = _current_trust(invocation)
     workspace_claims = now.workspace_claims
     changes = None if now.trusted else changed(workspace_claims, TrustFile(places.config).read())
     with terminal_of(invocation) as terminal:
@@ -135,7 +135,7 @@ def revoke(invocation: Invocation, /, workspaces: Sequence[Path]) -> None:
             terminal.rows(block(text, "good" if gone else "dim"))
 
 
-def _standing(invocation: Invocation) -> tuple[WorkspacePaths, Trust]:
+def _current_trust(invocation: Invocation) -> tuple[WorkspacePaths, Trust]:
     places = find_places(invocation.workspace, writable=False)
     return places, standing(places.workspace, places.config)
 

@@ -39,7 +39,7 @@ def worktrees(ctx: click.Context, /, json_: bool) -> None:
         refuse_before_command(ctx)
         return
     invocation = ctx.ensure_object(Invocation)
-    rows = anyio.run(_listed, invocation)
+    rows = anyio.run(_all_worktrees, invocation)
     print_rows(invocation, rows, worktrees_table, json_=json_)
 
 
@@ -65,7 +65,7 @@ def merge(invocation: Invocation, /, name: str, test_command: str) -> None:
     async def merging(inspector: WorktreeInspector) -> MergeEnd:
         return await inspector.merge(name, test_command)
 
-    end = _at(invocation, merging)
+    end = _with_inspector(invocation, merging)
     if end.how in ("failed", "conflict"):
         raise UsageError(merged_words(name, end))
     message = merged_words(name, end)
@@ -92,7 +92,7 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
             raise UsageError(f"{name} contains work that is nowhere else (--discard deletes it):\n{listed}")
         return await inspector.remove(name, lost), lost
 
-    removed, lost = _at(invocation, removing)
+    removed, lost = _with_inspector(invocation, removing)
     lines = [f"{name} is removed", *(f"  was in it: {line}" for line in lost)]
     if removed.branch:
         lines.append(f"  the branch {removed.branch} stays, for its commits")
@@ -101,14 +101,14 @@ def remove(invocation: Invocation, /, name: str, discard: bool) -> None:
         terminal.rows(block("\n".join(lines), "good"))
 
 
-async def _listed(invocation: Invocation) -> Sequence[WorktreeLine]:
+async def _all_worktrees(invocation: Invocation) -> Sequence[WorktreeLine]:
     """Return all worktrees; none in a workspace without a session."""
     places = find_places(invocation.workspace, writable=False)
     async with existing_store(places, notice_of(invocation)) as store:
         return () if store is None else await worktrees_in(places, store).lines()
 
 
-def _at(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:
+def _with_inspector(invocation: Invocation, work: Callable[[WorktreeInspector], Awaitable[Found]]) -> Found:
     async def working() -> Found:
         async with open_worktrees(invocation.workspace, notice_of(invocation)) as inspector:
             return await work(inspector)

@@ -200,15 +200,15 @@ class ClientApprover:
                 return answer
             response = await self._client.ask(question_of(request, call.use_id if call else request.id))
         except ClientGone:
-            return _no(request, GONE)
+            return _denial(request, GONE)
         except ClientRefused as refused:
-            return _no(request, f"the client could not answer: {refused}")
+            return _denial(request, f"the client could not answer: {refused}")
         if response.get("behavior") == "deny":
             if response.get("interrupt") is True:
                 self._stop()  # takes effect after the answer is written
-            return _no(request, str(response.get("message") or ""))
+            return _denial(request, str(response.get("message") or ""))
         if response.get("behavior") != "allow":
-            return _no(request, "the client answered neither `allow` nor `deny`")
+            return _denial(request, "the client answered neither `allow` nor `deny`")
         return await self._allowed(request, response)
 
     async def _allowed(self, request: Request, response: Json) -> Answer:
@@ -337,7 +337,7 @@ def question_of(request: Request, use_id: str) -> Json:
 def _answered(updated: Json | None) -> Answer:
     """Return the answers to a question: each a text, or a list of texts."""
     answers = _object((updated or {}).get("answers")) or {}
-    text = "; ".join(map(_joined, answers.values()))
+    text = "; ".join(map(_as_text, answers.values()))
     return Answer("answered", "person", text or "(the person gave no answer)")
 
 
@@ -345,10 +345,10 @@ def _field_text(value: object) -> str:
     """Return the value of a form's field as the text that a person would type."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _joined(value)
+    return _as_text(value)
 
 
-def _joined(value: object) -> str:
+def _as_text(value: object) -> str:
     """Return a value as text, a list as its items with commas between."""
     return ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, list) else str(value)
 
@@ -365,7 +365,7 @@ def _filled_in(form: Elicitation, updated: Json | None) -> Answer:
         return Answer("answered", "person", reply)
     replies = {field.name: answers.get(field_words(form, field), answers.get(field.name)) for field in fields}
     filled = {name: reply for name, reply in replies.items() if reply not in (None, "")}
-    listed = {name: _joined(value) for name, value in filled.items()}
+    listed = {name: _as_text(value) for name, value in filled.items()}
     text = json.dumps(listed) if listed else ""
     return Answer("answered", "person", text if isinstance(read(form, text), ElicitationAnswer) else "decline")
 
@@ -398,7 +398,7 @@ def _question(form: Elicitation, text: str, options: Sequence[str], *, several: 
     return {"question": text, "header": form.server[:12], "options": listed, "multiSelect": several}
 
 
-def _no(request: Request, reason: str) -> Answer:
+def _denial(request: Request, reason: str) -> Answer:
     if question_in(request) is not None:
         return Answer("answered", "person", "decline")
     if request.kind == "question":

@@ -488,7 +488,7 @@ class ClientRun:
         end = await self._commands.run(session, command, rested)
         if command.name == "clear" and end.exit_code == 0:
             self._stream.reset(str(uuid.uuid4()))
-        elif command.shows and end.exit_code == 0:
+        elif command.only_shows and end.exit_code == 0:
             self._stream.tell("local_command_output", content=end.text)
         return end
 

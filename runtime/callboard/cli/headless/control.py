@@ -335,7 +335,7 @@ def _server_status(now: ServerStatus) -> Json:
     return {**server, **about, **({"error": now.why} if now.why else {})}
 
 
-def _never(reason: str) -> Callable[[Control, Json], Awaitable[Json]]:
+def _unsupported(reason: str) -> Callable[[Control, Json], Awaitable[Json]]:
     async def refuse(_: Control, __: Json) -> Json:
         raise UsageError(reason)
 
@@ -362,13 +362,13 @@ _HANDLERS: Mapping[str, Callable[[Control, Json], Awaitable[Any]]] = MappingProx
         "mcp_toggle": Control.mcp_toggle,
         "mcp_message": Control.mcp_message,
         "rewind_files": Control.rewind_files,
-        "register_repo_root": _never("a session works in one workspace: start another with --cwd"),
+        "register_repo_root": _unsupported("a session works in one workspace: start another with --cwd"),
         "mcp_set_servers": Control.mcp_set_servers,
         "reload_plugins": Control.reload_plugins,
         "background_tasks": Control.background_tasks,
-        "seed_read_state": _never("an agent edits a file only after it has read it: let it read the file"),
-        "read_file": _never("files are read by your program itself, in the folder of the session"),
-        "get_settings": _never("`callboard settings --json` prints the settings"),
-        "update_settings": _never("settings files are not written: change them in your program"),
+        "seed_read_state": _unsupported("an agent edits a file only after it has read it: let it read the file"),
+        "read_file": _unsupported("files are read by your program itself, in the folder of the session"),
+        "get_settings": _unsupported("`callboard settings --json` prints the settings"),
+        "update_settings": _unsupported("settings files are not written: change them in your program"),
     }
 )

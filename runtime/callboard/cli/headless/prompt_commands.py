@@ -35,13 +35,13 @@ class PromptCommand:
     """Text after the name."""
 
     @property
-    def shows(self) -> bool:
+    def only_shows(self) -> bool:
         """Return True if the command only shows something."""
         return all(self.name != command.name for command in CHANGING_COMMANDS)
 
     def needs_conversation(self, *, resumed: bool) -> None:
         """Raise `UsageError` for a command that changes the conversation of a session that has none yet."""
-        if not self.shows and not resumed:
+        if not self.only_shows and not resumed:
             raise UsageError(f"a new session has no conversation for /{self.name}: add -c, or --resume ID")
 
 
@@ -79,7 +79,7 @@ class CommandRunner:
         """Return True if the runtime runs this command, and no file of the person does."""
         if command is None:
             return False
-        return not command.shows or not any(own.goes_by(command.name) for own in session.commands())
+        return not command.only_shows or not any(own.goes_by(command.name) for own in session.commands())
 
     async def run(
         self, session: HostedSession, command: PromptCommand, finished: Callable[[], Awaitable[RunEnd]]
@@ -88,7 +88,7 @@ class CommandRunner:
         try:
             if command.text and command.name not in _TAKING_TEXT:
                 raise UsageError(f"/{command.name} takes no arguments here; it was given {command.text!r}")
-            if command.shows:
+            if command.only_shows:
                 return replace(session.end_now(0, ""), text=await shown(session, command))
             if command.name == "clear":
                 await session.renew(carry=False)

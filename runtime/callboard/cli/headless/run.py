@@ -193,7 +193,7 @@ class HeadlessRun:
             end, self._extra_fields = await StructuredAnswer(session, self._run_options.schema).finished()
             return end.of_run()
         end = await self._commands.run(session, command, session.finished)
-        if command.shows:
+        if command.only_shows:
             await session.finished()
         return end
 

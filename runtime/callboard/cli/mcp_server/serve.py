@@ -84,7 +84,7 @@ class _Serving:
     async def _serve(self) -> None:
         served = self._what
         async with client_sessions(served.settings, words_of) as sessions:
-            await sessions.room()  # an unusable workspace is reported at the start
+            await sessions.open_workspace()  # an unusable workspace is reported at the start
             tools = Tools(sessions, may_approve=served.may_approve)
             service = McpService("callboard", __version__, INSTRUCTIONS, offers(tools))
             if self._address is None:

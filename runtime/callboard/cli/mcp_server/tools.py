@@ -50,58 +50,58 @@ class Tools:
     def __init__(self, sessions: ClientSessions, *, may_approve: bool) -> None:
         self._sessions = sessions
         self.may_approve = may_approve
-        self._told: set[str] = set()
-        """Requests that the client already knows."""
+        self._reported: set[str] = set()
+        """Ids of the requests that the client already knows."""
 
     # Sessions
 
     async def run(self, arguments: Json, report: Report) -> Json:
-        room = await self._sessions.room(_text(arguments, "workspace"))
-        hosted = await self._sessions.start(room, _text(arguments, "prompt"), arguments.get("max_cost_usd"))
+        workspace = await self._sessions.open_workspace(_text(arguments, "workspace"))
+        hosted = await self._sessions.start(workspace, _text(arguments, "prompt"), arguments.get("max_cost_usd"))
         await self._wait(hosted, float(arguments.get("wait_s", 0)), report)
-        return await self._stands(room, hosted.session)
+        return await self._session_state(workspace, hosted.session)
 
     async def wait(self, arguments: Json, report: Report) -> Json:
-        room, handle = await self._handle(arguments)
-        hosted = await self._sessions.seen(room, handle.id)
+        workspace, handle = await self._handle(arguments)
+        hosted = await self._sessions.find(workspace, handle.id)
         if hosted is not None:
             await self._wait(hosted, float(arguments.get("wait_s", WAIT_S)), report)
-        return await self._stands(room, handle.id)
+        return await self._session_state(workspace, handle.id)
 
     async def send(self, arguments: Json, report: Report) -> Json:
-        room, handle = await self._handle(arguments)
+        workspace, handle = await self._handle(arguments)
         await handle.say(_text(arguments, "text"), _text(arguments, "to") or "lead")
-        await self._sessions.go_on(room, handle.id)
-        return await self._stands(room, handle.id)
+        await self._sessions.process_input(workspace, handle.id)
+        return await self._session_state(workspace, handle.id)
 
     async def interrupt(self, arguments: Json, report: Report) -> Json:
-        room, handle = await self._handle(arguments)
+        workspace, handle = await self._handle(arguments)
         hosted = await handle.host() is not None
         for agent in await handle.summaries() if hosted else ():
             if agent.name == "lead" or agent.life in ("starting", "working", "waiting"):
                 await handle.command("interrupt", to=agent.name)
-        return await self._stands(room, handle.id)
+        return await self._session_state(workspace, handle.id)
 
     async def _wait(self, hosted: ClientSession, seconds: float, report: Report) -> None:
         """Wait until the session rests, a new request arrives, or the time is over. Reports progress while waiting."""
         reported = 0
         with anyio.move_on_after(seconds):
-            while hosted.open and not hosted.asked - self._told:
-                if hosted.count != reported:
-                    reported = hosted.count
-                    await report(reported, hosted.line)
+            while hosted.open and not hosted.waiting_requests - self._reported:
+                if hosted.line_count != reported:
+                    reported = hosted.line_count
+                    await report(reported, hosted.last_line)
                     continue
-                await hosted.changed.until(partial(_moved, hosted, reported, self._told))
+                await hosted.changed.until(partial(_has_news, hosted, reported, self._reported))
 
     # Queries
 
     async def status(self, arguments: Json, report: Report) -> Json:
-        room, handle = await self._handle(arguments)
-        return await self._stands(room, handle.id)
+        workspace, handle = await self._handle(arguments)
+        return await self._session_state(workspace, handle.id)
 
     async def sessions(self, arguments: Json, report: Report) -> Json:
-        room = await self._sessions.room(_text(arguments, "workspace"))
-        rows = await sessions_of(room.shared.store)
+        workspace = await self._sessions.open_workspace(_text(arguments, "workspace"))
+        rows = await sessions_of(workspace.shared.store)
         return {"sessions": [SESSIONS.summarize(row) for row in rows]}
 
     async def plans(self, arguments: Json, report: Report) -> Json:
@@ -109,7 +109,7 @@ class Tools:
         requests = sorted(
             handle.requests(pending_only=not arguments.get("all")), key=lambda request: (request.created_at, request.id)
         )
-        self._told |= {request.id for request in requests}
+        self._reported |= {request.id for request in requests}
         return {"session": handle.id, "requests": [REQUESTS.summarize(request) for request in requests]}
 
     async def show(self, arguments: Json, report: Report) -> Json:
@@ -121,9 +121,9 @@ class Tools:
 
     async def team(self, arguments: Json, report: Report) -> Json:
         _, handle = await self._handle(arguments)
-        seen = await handle.agents.look()
-        ended = {"ended": ended_json(seen.ended)}
-        return {"session": handle.id, "agents": [agent_record(agent) for agent in seen.agents], **ended}
+        team = await handle.agents.look()
+        ended = {"ended": ended_json(team.ended)}
+        return {"session": handle.id, "agents": [agent_record(agent) for agent in team.agents], **ended}
 
     async def cost(self, arguments: Json, report: Report) -> Json:
         _, handle = await self._handle(arguments)
@@ -141,24 +141,24 @@ class Tools:
         return await self._answered(arguments, "answered", _text(arguments, "text"))
 
     async def _answered(self, arguments: Json, status: Status, text: str) -> Json:
-        room, handle = await self._handle(arguments)
+        workspace, handle = await self._handle(arguments)
         request = find_request(handle.requests(pending_only=False), _text(arguments, "request"))
         if not self.may_approve:
-            way = f"{_command(room, handle, request, status)}. Ask the person to run it"
-            raise UsageError(f"this server may not answer for the person (no --may-approve). Their command: {way}")
+            command = f"{_command(workspace, handle, request, status)}. Ask the person to run it"
+            raise UsageError(f"this server may not answer for the person (no --may-approve). Their command: {command}")
         if request.kind == "plan" and status == "rejected" and not text.strip():
             raise UsageError("a rejected plan needs `why`: say what to change")
         digest = _text(arguments, "digest").lower()
         if not request.digest.startswith(digest):
             raise UsageError(f"{request.id}: its content has changed, or the digest is wrong: read it with `show`")
         mode = _text(arguments, "mode")
-        word = AnswerDetails(int(arguments.get("option") or 0), "", request.digest if digest else "", mode)
+        details = AnswerDetails(int(arguments.get("option") or 0), "", request.digest if digest else "", mode)
         reason = text if status == "answered" else f"{text} {VIA}".strip()
-        refused = await handle.answer(request.id, status, reason, word=word)
+        refused = await handle.answer(request.id, status, reason, word=details)
         if refused is not None:
             raise UsageError(refused)
-        await self._sessions.keep(room, handle.id)
-        handle = await room.handle(handle.id)
+        await self._sessions.ensure_hosted(workspace, handle.id)
+        handle = await workspace.handle(handle.id)
         now = find_request(handle.requests(pending_only=False), request.id)
         note = await handle.moved(request) if status == "approved" else ""
         return {"session": handle.id, "request": REQUESTS.summarize(now), "note": note}
@@ -166,23 +166,24 @@ class Tools:
     # State
 
     async def _handle(self, arguments: Json) -> tuple[SharedWorkspace, SessionHandle]:
-        room = await self._sessions.room(_text(arguments, "workspace"))
-        session = _text(arguments, "session") or self._sessions.newest.get(room.places.workspace)
-        return room, await room.handle(session)
+        workspace = await self._sessions.open_workspace(_text(arguments, "workspace"))
+        session = _text(arguments, "session") or self._sessions.newest.get(workspace.places.workspace)
+        return workspace, await workspace.handle(session)
 
-    async def _stands(self, room: SharedWorkspace, session: str) -> Json:
-        handle = await room.handle(session)
+    async def _session_state(self, workspace: SharedWorkspace, session: str) -> Json:
+        """Return what a client is told of a session (`SESSION_STATE`)."""
+        handle = await workspace.handle(session)
         lead = next((agent for agent in handle.agents.seen().agents if agent.row.name == "lead"), None)
         row = lead.row if lead is not None else None
-        state = await recall(room.shared.store, session, "lead", row.incarnation) if row is not None else None
+        state = await recall(workspace.shared.store, session, "lead", row.incarnation) if row is not None else None
         host = await handle.host()
         pending = handle.requests()
-        self._told |= {request.id for request in pending}
+        self._reported |= {request.id for request in pending}
         used = reduce(Usage.plus, (agent.usage for agent in await handle.summaries()), Usage())
         cost = used.stated_cost
-        stands: Json = {
+        result: Json = {
             "session": session,
-            "workspace": str(room.places.workspace),
+            "workspace": str(workspace.places.workspace),
             "state": "waiting" if pending else "working",
             "host": host,
             "text": (state.turn.text if state.turn else state.turns.last_text) if state is not None else "",
@@ -191,24 +192,26 @@ class Tools:
             "cost_usd": None if cost is None else round(cost, 6),
             "requests": [REQUESTS.summarize(request) for request in pending],
         }
-        hosted = self._sessions.last(session)
+        hosted = self._sessions.hosted(session)
         if host is None or (hosted is not None and not hosted.open):
             outcome = outcome_of(row, state, handle.requests(pending_only=False))
             code = outcome.exit_code
             reason = outcome.why
-            cut = handle.row.ended_at is None or (state is not None and state.turn is not None)
+            interrupted = handle.row.ended_at is None or (state is not None and state.turn is not None)
             end = hosted.end if hosted is not None else None
             code, reason = (end.exit_code, end.reason) if end is not None else (handle.row.exit_code or code, reason)
-            ended = {"state": "failed" if code else "done", "exit_code": code, "why": reason}
-            stands |= {"state": "stopped", "why": "it was interrupted, and no process hosts it"} if cut else ended
+            if interrupted:
+                result |= {"state": "stopped", "why": "it was interrupted, and no process hosts it"}
+            else:
+                result |= {"state": "failed" if code else "done", "exit_code": code, "why": reason}
         if hosted is not None and hosted.fault is not None:
-            stands |= {"why": str(hosted.fault), "exit_code": hosted.fault.exit_code}
-        return {**stands, "next": self._next(room, handle, str(stands["state"]), pending)}
+            result |= {"why": str(hosted.fault), "exit_code": hosted.fault.exit_code}
+        return {**result, "next": self._next(workspace, handle, str(result["state"]), pending)}
 
-    def _next(self, room: SharedWorkspace, handle: SessionHandle, state: str, pending: list[Request]) -> str:
+    def _next(self, workspace: SharedWorkspace, handle: SessionHandle, state: str, pending: list[Request]) -> str:
         if state == "waiting" and not self.may_approve:
-            ways = "; ".join(_command(room, handle, request, "approved") for request in pending[:3])
-            return f"ask the person to answer in a terminal: {ways}. Then call wait"
+            commands = "; ".join(_command(workspace, handle, request, "approved") for request in pending[:3])
+            return f"ask the person to answer in a terminal: {commands}. Then call wait"
         steps = {
             "waiting": "show the requests to the person (`show` has them in full), then call approve, reject or answer",
             "working": "call wait, or do something else in the meantime",
@@ -219,20 +222,21 @@ class Tools:
         return steps[state]
 
 
-def _moved(hosted: ClientSession, before: int, told_of: set[str]) -> bool:
-    return not hosted.open or hosted.count != before or bool(hosted.asked - told_of)
+def _has_news(hosted: ClientSession, reported_lines: int, reported_requests: set[str]) -> bool:
+    new_request = bool(hosted.waiting_requests - reported_requests)
+    return not hosted.open or hosted.line_count != reported_lines or new_request
 
 
 def _text(arguments: Json, name: str) -> str:
     return str(arguments.get(name) or "")
 
 
-def _command(room: SharedWorkspace, handle: SessionHandle, request: Request, status: Status) -> str:
+def _command(workspace: SharedWorkspace, handle: SessionHandle, request: Request, status: Status) -> str:
     """Return the command for the person to type."""
     verbs: dict[Status, str] = {"approved": "approve", "rejected": "reject", "answered": "answer"}
     verb = "answer" if request.kind == "question" else verbs[status]
     suffix = {"answer": " 'TEXT'", "reject": " --why 'TEXT'"}.get(verb, "")
-    where = f"-C {shlex.quote(str(room.places.workspace))} --session {handle.id}"
+    where = f"-C {shlex.quote(str(workspace.places.workspace))} --session {handle.id}"
     return f"callboard {verb} {where} {request.id}{suffix}"
 
 
@@ -255,7 +259,7 @@ def text(description: str, **extra: object) -> Json:
     return {"type": "string", "description": description, **extra}
 
 
-def whole(description: str) -> Json:
+def integer_or_null(description: str) -> Json:
     """Return the schema of an integer or null."""
     return {"type": ["integer", "null"], "description": description}
 
@@ -283,7 +287,7 @@ WAIT: Json = {
 }
 REQUEST = text("Id of the request, from `plans`, or a prefix of it.", minLength=1)
 
-ASKED = result(
+REQUEST_SUMMARY = result(
     id=text("Id for show, approve, reject and answer."),
     kind=text("plan, permission or question."),
     **{"from": text("Agent that asks.")},
@@ -293,7 +297,7 @@ ASKED = result(
     until={"type": ["number", "null"], "description": "Time of its expiry (Unix seconds)."},
 )
 
-STANDS = result(
+SESSION_STATE = result(
     session=text("Id of the session."),
     workspace=text("Folder of the session."),
     state=text(
@@ -301,14 +305,14 @@ STANDS = result(
         "process hosts it: `send` continues it).",
         enum=["working", "waiting", "done", "failed", "stopped"],
     ),
-    host=whole("Process that hosts the session now."),
+    host=integer_or_null("Process that hosts the session now."),
     text=text("The lead's final text: the result, once the state is done."),
     why=text("Reason of the failure; empty if there is none."),
-    exit_code=whole(
+    exit_code=integer_or_null(
         "Exit code of `callboard run`: 0 done, 4 no one answered, 5 budget or limit, 6 model service unavailable."
     ),
     cost_usd={"type": "number", "description": "Cost so far, in US dollars."},
-    requests=rows(ASKED, "Requests that wait for an answer."),
+    requests=rows(REQUEST_SUMMARY, "Requests that wait for an answer."),
     next=text("Recommended next step."),
 )
 
@@ -352,7 +356,7 @@ def _sessions(tools: Tools) -> Sequence[OfferedTool]:
             "Start a session: a lead agent does what the prompt asks, with a team if that helps. Returns at once "
             "with the session's id, unless wait_s is given.",
             fields("prompt", prompt=prompt, workspace=WORKSPACE, wait_s=WAIT, max_cost_usd=_DOLLARS),
-            STANDS,
+            SESSION_STATE,
             tools.run,
             destructive=True,
         ),
@@ -362,7 +366,7 @@ def _sessions(tools: Tools) -> Sequence[OfferedTool]:
             "Wait until a session is done or needs an answer, for at most wait_s seconds (default: 45), "
             "and return its state. Repeat as often as necessary.",
             fields(**_WHERE, wait_s=WAIT),
-            STANDS,
+            SESSION_STATE,
             tools.wait,
             reads=True,
         ),
@@ -372,7 +376,7 @@ def _sessions(tools: Tools) -> Sequence[OfferedTool]:
             "Send a message to the lead of a session or to a teammate, as the person. A working agent reads it at its "
             "next step; a session at rest continues with it.",
             fields("text", text=message, to=to, **_WHERE),
-            STANDS,
+            SESSION_STATE,
             tools.send,
             destructive=True,
         ),
@@ -381,7 +385,7 @@ def _sessions(tools: Tools) -> Sequence[OfferedTool]:
             "Interrupt a session",
             "Stop the current work of the lead and of all working agents. The session stays: `send` continues it.",
             fields(**_WHERE),
-            STANDS,
+            SESSION_STATE,
             tools.interrupt,
             destructive=True,
             idempotent=True,
@@ -396,7 +400,7 @@ def _looking(tools: Tools) -> Sequence[OfferedTool]:
             "The state of a session",
             "Return the state of a session: its activity, the lead's final text, waiting requests, and cost.",
             fields(**_WHERE),
-            STANDS,
+            SESSION_STATE,
             tools.status,
             reads=True,
         ),
@@ -438,7 +442,7 @@ def _requests(tools: Tools) -> Sequence[OfferedTool]:
             "List waiting requests",
             "Return the plans, permissions and questions of a session that wait for an answer, oldest first.",
             fields(all=every, **_WHERE),
-            result(session=text("Its id."), requests=rows(ASKED, "The oldest first.")),
+            result(session=text("Its id."), requests=rows(REQUEST_SUMMARY, "The oldest first.")),
             tools.plans,
             reads=True,
         ),
@@ -465,7 +469,7 @@ def _answering(tools: Tools) -> Sequence[OfferedTool]:
         if tools.may_approve
         else "for the person. This server was started without --may-approve: it returns the command for the person."
     )
-    done = result(session=text("Its id."), request=ASKED, note=text("Additional information."))
+    done = result(session=text("Its id."), request=REQUEST_SUMMARY, note=text("Additional information."))
     return (
         OfferedTool(
             "approve",

@@ -151,7 +151,7 @@ class Questions:
                 self._terminal.terminal_print(block(f"({reason})", "dim"))
             return
         except (EOFError, KeyboardInterrupt) as key:  # the person leaves or stops the turn; neither is an answer
-            self._terminal.terminal_print(block(f"{_about(question)}(not answered)", "dim"))
+            self._terminal.terminal_print(block(f"{_left_question_line(question)}(not answered)", "dim"))
             self._queue.appendleft(question)
             if isinstance(key, EOFError):
                 raise
@@ -177,7 +177,7 @@ class Questions:
                 return typed
 
 
-def _about(question: _Question) -> str:
+def _left_question_line(question: _Question) -> str:
     """Return the start of the line about a question that was left."""
     page = question.page
     return f"{page.title}: " if isinstance(page, Frame) else question.prompt

@@ -171,14 +171,14 @@ class Repl:
             group.start_soon(self._title.run)
             if isinstance(session, AttachedSession):
                 group.start_soon(watch_host, session)
-            codes.append(await self._talk(session))
+            codes.append(await self._run_prompt_loop(session))
             if self._writing.locked():
                 text = "your latest input may not have been written: `callboard inbox` lists what was"
                 self._terminal.terminal_print(block(text, "warn"))
             group.cancel_scope.cancel()
         return codes[0]
 
-    async def _talk(self, session: OpenSession) -> int:
+    async def _run_prompt_loop(self, session: OpenSession) -> int:
         while self._end is None:
             try:
                 if self.questions:

@@ -105,7 +105,7 @@ async def agents(console: SlashContext, arguments: str) -> Block:
     types = console.session.agent_types
     if not types:
         return block("another process hosts the session: callboard agents list", "dim")
-    return _beside([(name, shorten(first_line(about), 90)) for name, about in types.items()])
+    return _two_columns([(name, shorten(first_line(about), 90)) for name, about in types.items()])
 
 
 async def compact(console: SlashContext, arguments: str) -> Block:
@@ -287,10 +287,10 @@ async def mcp(console: SlashContext, arguments: str) -> Block:
         return states_block(servers.now())
     if action not in ("connect", "off") or not name.strip():
         return block("/mcp, /mcp connect NAME, or /mcp off NAME", "warn")
-    return await _do(servers, action, name.strip())
+    return await _act_on_server(servers, action, name.strip())
 
 
-async def _do(servers: Servers, action: str, name: str) -> Block:
+async def _act_on_server(servers: Servers, action: str, name: str) -> Block:
     try:
         now = await (servers.connect(name) if action == "connect" else servers.switch_off(name))
     except ToolRefused as refused:
@@ -377,12 +377,12 @@ async def approve(console: SlashContext, arguments: str) -> Block:
     request_id, _, remaining = arguments.partition(" ")
     if remaining.split(" ")[0] == "always":
         always, reason = read_always(remaining.partition(" ")[2])
-        return await _give(console.session, f"{request_id} {reason}", "approved", always=always)
+        return await _answer_request(console.session, f"{request_id} {reason}", "approved", always=always)
     match = _WORD.fullmatch(arguments)
     if match is None:
-        return await _give(console.session, arguments, "approved")
+        return await _answer_request(console.session, arguments, "approved")
     word = AnswerDetails(int(match[2] or 0), mode=match[3] or "")
-    return await _give(console.session, f"{match[1]} {match[4] or ''}", "approved", word=word)
+    return await _answer_request(console.session, f"{match[1]} {match[4] or ''}", "approved", word=word)
 
 
 async def edit(console: SlashContext, arguments: str) -> Block:
@@ -401,12 +401,12 @@ async def edit(console: SlashContext, arguments: str) -> Block:
 
 async def reject(console: SlashContext, arguments: str) -> Block:
     """Reject a request: `ID [REASON]`."""
-    return await _give(console.session, arguments, "rejected")
+    return await _answer_request(console.session, arguments, "rejected")
 
 
 async def answer(console: SlashContext, arguments: str) -> Block:
     """Answer a question: `ID TEXT`."""
-    return await _give(console.session, arguments, "answered")
+    return await _answer_request(console.session, arguments, "answered")
 
 
 async def rules(console: SlashContext, arguments: str) -> Block:
@@ -430,7 +430,7 @@ async def permissions(console: SlashContext, arguments: str) -> Block:
     return permissions_block(session.mode_of(), session.written_rules(), session.rules.all(), time.time())
 
 
-async def _give(
+async def _answer_request(
     session: OpenSession,
     arguments: str,
     status: Literal["approved", "rejected", "answered"],
@@ -442,7 +442,7 @@ async def _give(
     if not request_id:
         return block(WHICH, "warn")
     request = find_request(session.requests(pending_only=False), request_id)
-    if problem := _unfit(request, status, reason.strip()):
+    if problem := _other_command(request, status, reason.strip()):
         return block(problem, "warn")
     refused = await session.answer(request.id, status, reason.strip(), word=word, always=always)
     if refused is not None:
@@ -451,7 +451,7 @@ async def _give(
     return Block((Line(f"{request.id} {status}", "good"), *made))
 
 
-def _unfit(request: Request, status: str, reason: str) -> str:
+def _other_command(request: Request, status: str, reason: str) -> str:
     """Return the command to type instead; empty if the answer is allowed."""
     if request.status != "pending":
         return ""  # its row names the first answer
@@ -518,10 +518,10 @@ async def _help(console: SlashContext, arguments: str) -> Block:
             for entry in console.session.commands()
         ]
         rows += _LINES
-    return _beside(rows)
+    return _two_columns(rows)
 
 
-def _beside(rows: Sequence[tuple[str, str]]) -> Block:
+def _two_columns(rows: Sequence[tuple[str, str]]) -> Block:
     """Return names with a text beside each, such as what can be typed and its effect."""
     return Block(_beside_lines(rows, 0), fit=partial(_beside_lines, rows))
 

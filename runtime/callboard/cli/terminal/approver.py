@@ -167,7 +167,7 @@ class PersonApprover:
         frame = frame_of(request, edits=self._edit is not None, home=self._home, changes=changes, note=note)
         near = frame.deadline is not None and frame.deadline.at - self._now() <= NEAR
         until = (Line(f"  {frame.deadline.text()}", "warn"),) if near and frame.deadline is not None else ()
-        return replace(frame, extra=(*until, *self._others(request)), waiting=lambda: len(self._waiting) - 1)
+        return replace(frame, extra=(*until, *self._further_lines(request)), waiting=lambda: len(self._waiting) - 1)
 
     async def _answered(self, request: Request, frame: Frame) -> Answer:
         """Return the answer; ask again until one is valid."""
@@ -244,7 +244,7 @@ class PersonApprover:
         await self._attached.wait()  # a resumed session asks before its front end is attached
         return await self._rows.moved(request) if self._rows is not None else ""
 
-    def _others(self, request: Request) -> tuple[Line, ...]:
+    def _further_lines(self, request: Request) -> tuple[Line, ...]:
         """Return lines on how to edit a plan, and on the waiting requests for this person.
 
         The requests have their ids, for answering them elsewhere.

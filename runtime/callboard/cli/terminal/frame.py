@@ -149,7 +149,7 @@ class DrawnFrame:
         title = self._title(room, corner, rule)
         fixed = len(title) + len(about) + len(note) + len(choices) + 1
         body = self._body(room, max(_LEAST_BODY, min(_BODY_ROWS, height - fixed - 1)))
-        return [*title, *(_barred(row, bar, frame.style) for row in (*body, *about, *choices, *note))]
+        return [*title, *(_framed(row, bar, frame.style) for row in (*body, *about, *choices, *note))]
 
     def prompt(self, question: str, width: int) -> str:
         """Return the text before the cursor, in its corner of the frame; shorter on a narrow screen."""
@@ -177,7 +177,7 @@ class DrawnFrame:
         spans = (Span(corner, _CODES[frame.style]), Span(first.text, "1"), Span(f" {line}{right}", _CODES[frame.style]))
         head = Line("".join(span.text for span in spans), spans=spans)
         bar = corner[0].replace("╭", "│").replace("+", "|")
-        return [head, *(_barred(replace(row, style="strong"), f"{bar}  ", frame.style) for row in others)]
+        return [head, *(_framed(replace(row, style="strong"), f"{bar}  ", frame.style) for row in others)]
 
     def _body(self, room: int, most: int) -> list[Line]:
         """Return the body in at most `most` rows, the last of which counts the lines that are not shown whole."""
@@ -202,7 +202,7 @@ class DrawnFrame:
 _CODES = {"name": "36", "bad": "31"}
 
 
-def _barred(row: Line, bar: str, style: Style) -> Line:
+def _framed(row: Line, bar: str, style: Style) -> Line:
     """Return a row inside the frame."""
     codes = {"dim": "2", "strong": "1", "good": "32", "warn": "31", "bad": "31", "name": "36"}.get(row.style, "")
     spans = (Span(bar, _CODES[style]), *(row.spans or (Span(row.text, codes),)))

@@ -187,11 +187,11 @@ def cost_notes(spending: Spending, width: int = _WIDTH) -> Iterator[str]:
 def _unused(spent: CallTotals) -> str:
     """Return `billed, not used: $0.0213: 2 failed calls $0.0113, 1 reply cut at the output limit $0.0100`."""
     parts = [
-        f"{_several(unused.calls, *_WHYS[cause])} {_cost(unused.usage)}"
-        for cause, unused in _whys(spent)
+        f"{_counted(unused.calls, *_WHYS[cause])} {_cost(unused.usage)}"
+        for cause, unused in _unused_by_reason(spent)
         if _tokens(unused.usage)
     ]
-    return f"billed, not used: {_cost(spent.wasted.usage)}: {', '.join(parts)}" if parts else ""
+    return f"billed, not used: {_cost(spent.all_unused.usage)}: {', '.join(parts)}" if parts else ""
 
 
 def _tokens(usage: Usage) -> str:
@@ -203,8 +203,8 @@ def _tokens(usage: Usage) -> str:
 
 def _unknown(spent: CallTotals) -> str:
     """Return the calls that may be billed, but ended without reporting their usage."""
-    parts = [_several(unused.unknown, *_WHYS[cause]) for cause, unused in _whys(spent) if unused.unknown]
-    most = spent.wasted.at_most_usd
+    parts = [_counted(unused.unknown, *_WHYS[cause]) for cause, unused in _unused_by_reason(spent) if unused.unknown]
+    most = spent.all_unused.at_most_usd
     least = f"; at most {_money(most)}, as reserved" if most else ""
     return f"perhaps billed, not counted: {', '.join(parts)}{least}" if parts else ""
 
@@ -213,7 +213,7 @@ def _under_way(spent: CallTotals) -> str:
     if not spent.under_way:
         return ""
     reserved = f", {_money(spent.reserved_usd)} reserved" if spent.reserved_usd else ""
-    return f"in progress: {_several(spent.under_way, 'call', 'calls')}{reserved}"
+    return f"in progress: {_counted(spent.under_way, 'call', 'calls')}{reserved}"
 
 
 def _summaries(spent: CallTotals) -> str:
@@ -239,8 +239,8 @@ def _schedules(spending: Spending) -> Iterator[str]:
 
 def spent_words(schedule: ScheduleSpent) -> str:
     """Return `3 turns, 12 calls, 45,678 tokens, $0.1234`."""
-    turns = _several(schedule.fires, "turn", "turns")
-    calls = _several(schedule.spent.calls, "call", "calls")
+    turns = _counted(schedule.fires, "turn", "turns")
+    calls = _counted(schedule.spent.calls, "call", "calls")
     return f"{turns}, {calls}, {_number(schedule.spent.tokens)} tokens, {_cost(schedule.spent.usage)}"
 
 
@@ -284,7 +284,7 @@ def _plain_budget(node: BudgetNode) -> dict[str, Any]:
     }
 
 
-def _several(count: int, singular: str, plural: str) -> str:
+def _counted(count: int, singular: str, plural: str) -> str:
     return f"{count:,} {singular if count == 1 else plural}"
 
 
@@ -318,7 +318,7 @@ def spent_json(spent: CallTotals) -> dict[str, Any]:
         "usage": spent.usage.model_dump(),
         "cache_read_share": round(spent.read_share, 4),
         "summaries": spent.summaries.model_dump(),
-        "billed_not_used": {cause: _plain_unused(unused) for cause, unused in _whys(spent)},
+        "billed_not_used": {cause: _plain_unused(unused) for cause, unused in _unused_by_reason(spent)},
         "retries": spent.retries,
         "waits": spent.waits,
         "switches": spent.switches,
@@ -333,7 +333,7 @@ def _plain_unused(unused: UnusedCalls) -> dict[str, Any]:
     return {"calls": unused.calls, "usage": usage, "unknown": unused.unknown, "at_most_usd": unused.at_most_usd}
 
 
-def _whys(spent: CallTotals) -> list[tuple[Why, UnusedCalls]]:
+def _unused_by_reason(spent: CallTotals) -> list[tuple[Why, UnusedCalls]]:
     return [(cause, spent.unused[cause]) for cause in _WHYS if cause in spent.unused]
 
 

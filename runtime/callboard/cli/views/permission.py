@@ -59,7 +59,7 @@ def spelled(text: str) -> str:
 
 def permission_lines(request: Request) -> tuple[Line, ...]:
     """Return the body of the question. For a request of an older version, only the fields that it has."""
-    return (*_asker_lines(request), *_call_lines(request.payload), *_reason_lines(request), *_always(request))
+    return (*_asker_lines(request), *_call_lines(request.payload), *_reason_lines(request), *_always_lines(request))
 
 
 def effect_at_deadline(request: Request) -> str:
@@ -245,7 +245,7 @@ def _reason_lines(request: Request) -> Iterator[Line]:
         yield from _text(reason, "    ", "  why: ")
 
 
-def _always(request: Request) -> Iterator[Line]:
+def _always_lines(request: Request) -> Iterator[Line]:
     rules = offered(request)
     if rules:
         yield Line(f"  always would allow, in this session: {_one_line(', '.join(rules))}")

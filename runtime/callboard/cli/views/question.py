@@ -21,7 +21,7 @@ from callboard.cli.views.permission import (
     permission_lines,
     read_always,
 )
-from callboard.core.approvals.plans import SHOWN, AnswerDetails, options_of, submitted_of
+from callboard.core.approvals.plans import COMMIT_DIGITS, AnswerDetails, options_of, submitted_of
 from callboard.core.approvals.session_rules import offered
 from callboard.core.mcp.elicitation import Field, fields_of, question_in
 from callboard.ports.environment import Answer
@@ -222,7 +222,7 @@ def _place(request: Request) -> str:
     edited = ", edited by a person" if submitted_of(request) else ""
     parts = [f"revision {request.revision}{edited}", f"for {held['task_id']}" if held.get("task_id") else ""]
     if held.get("folder"):
-        base = str(held.get("base") or "")[:SHOWN]
+        base = str(held.get("base") or "")[:COMMIT_DIGITS]
         parts.append(f"in {one_line(str(held['folder']))}{f' at commit {one_line(base)}' if base else ''}")
     return "; ".join(part for part in parts if part)
 

@@ -33,7 +33,7 @@ def rate_words(notice: RateNotice, now: float) -> str:
     if notice.fault is not None:
         return f"{subject} is refused{reason}; {_next_try(notice.at + PROBE_AFTER, now)}"
     named = max(notice.named_until, notice.parked_until)
-    wait = f"the service asks for a wait of {named - notice.at:,.0f} s, until {_moment(named, now)}"
+    wait = f"the service asks for a wait of {named - notice.at:,.0f} s, until {_local_time(named, now)}"
     return f"{subject} is parked: {wait}{reason}; {_next_try(notice.parked_until, now)}"
 
 
@@ -42,7 +42,7 @@ def rate_brief(notice: RateNotice, now: float) -> str:
     wait = max(notice.named_until, notice.parked_until) - notice.at
     state = "is refused" if notice.fault is not None else f"is parked ({wait:,.0f} s)"
     at = notice.at + PROBE_AFTER if notice.fault is not None else notice.parked_until
-    when = f"next try at {_moment(at, now)}" if at > now else "the next call tries it"
+    when = f"next try at {_local_time(at, now)}" if at > now else "the next call tries it"
     return f"{notice.model or 'the API key'} {state}; {when}; see `callboard rate`"
 
 
@@ -61,10 +61,10 @@ def rate_json(notice: RateNotice) -> dict[str, object]:
 def _next_try(at: float, now: float) -> str:
     if at <= now:
         return "the next call tries it"
-    return f"the next try is at {_moment(at, now)}, or with your next prompt"
+    return f"the next try is at {_local_time(at, now)}, or with your next prompt"
 
 
-def _moment(at: float, now: float) -> str:
+def _local_time(at: float, now: float) -> str:
     """Return a time of the day, with the date if it is another day."""
     local = datetime.fromtimestamp(min(at, now + 3e9)).astimezone()
     same_day = local.date() == datetime.fromtimestamp(now).astimezone().date()

@@ -12,7 +12,7 @@ from callboard.cli.views.events import answer_words, first_line, shorten
 from callboard.cli.views.listings import by_words, listing
 from callboard.cli.views.question import request_block
 from callboard.cli.views.revisions import diff_lines, outcome_text, since_earlier, since_title
-from callboard.core.approvals.plans import changes, earlier_of, options_of, submitted_of
+from callboard.core.approvals.plans import changes, options_of, previous_revision, submitted_of
 from callboard.core.approvals.session_rules import offered
 from callboard.core.keys import one_by_id
 from callboard.sessions.inspect.resources import REQUESTS, plain_row, when
@@ -31,7 +31,7 @@ class RequestDetails:
 
 def details_of(request: Request, requests: Sequence[Request], note: str = "") -> RequestDetails:
     """Return the request with its previous revision, which is one of `requests`, all of the session's requests."""
-    return RequestDetails(request, earlier_of(request, requests), note)
+    return RequestDetails(request, previous_revision(request, requests), note)
 
 
 def request_page(details: RequestDetails) -> Block:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from callboard.cli.terminal.terminal import Line, Style, visible
-from callboard.core.approvals.plans import changes, earlier_of, options_of, submitted_of
+from callboard.core.approvals.plans import changes, options_of, previous_revision, submitted_of
 from callboard.types.records import Request
 
 _STYLES: Mapping[str, Style] = {"+": "good", "-": "bad", "@": "dim"}
@@ -23,7 +23,7 @@ def since_earlier(plan: Request, earlier: Request | None) -> list[str]:
 
 def revision_lines(plan: Request, requests: Sequence[Request]) -> tuple[Line, ...]:
     """Return the changes since the previous revision, which is one of `requests`, and the outcome of that one."""
-    earlier = earlier_of(plan, requests) if plan.kind == "plan" else None
+    earlier = previous_revision(plan, requests) if plan.kind == "plan" else None
     return () if earlier is None else tuple(diff_lines(since_title(earlier), since_earlier(plan, earlier)))
 
 

@@ -95,7 +95,7 @@ class SettingsEditor:
             nothing = f"{path} sets nothing"
             rows = [row for row in rows if any(place.startswith(f"{path}:") for place in row.origin.split(", "))]
         changed = [row for row in rows if everything or self.own or row.origin not in ("default", "built in")]
-        cells = [(row.name, json.dumps(row.value), _short(row.origin, loaded.workspace)) for row in changed]
+        cells = [(row.name, json.dumps(row.value), _short_origin(row.origin, loaded.workspace)) for row in changed]
         hidden = len(rows) - len(changed)
         left_out = f"{hidden} settings have their built-in values: callboard config list --all" if hidden else ""
         fault = "" if self.own or self.trust or now.trusted else withheld_fault(now)
@@ -183,7 +183,7 @@ class SettingsEditor:
         return [f"{dotted(address)} is {json.dumps(in_force)} nevertheless, set by {place}"]
 
 
-def _short(origin: str, workspace: Path) -> str:
+def _short_origin(origin: str, workspace: Path) -> str:
     """Return where a value was set without its name, and with short paths of files."""
     places = [re.sub(r"(:\d+): .*", r"\1", place) for place in origin.split(", ")]
     home = os.path.expanduser("~")  # noqa: PTH111 - a text is replaced

@@ -29,7 +29,7 @@ def tasks_table(rows: Sequence[Task], board: Tasks | None = None, status: str = 
     board = by_id(rows) if board is None else board
     nothing = f"no task has the status {status}" if board else ""
     listed = listing(TASKS, [BoardTask(row, board) for row in rows], nothing=nothing)
-    met = [Line(text, "warn") for text in _meetings(rows, board)]
+    met = [Line(text, "warn") for text in _pairs_on_same_file(rows, board)]
     return Block((*listed.lines, *met))
 
 
@@ -47,7 +47,7 @@ def change_line(task: Task, board: Tasks) -> Line:
 _STYLES: Mapping[str, Style] = {"completed": "good", "failed": "bad", "cancelled": "dim"}
 
 
-def _meetings(rows: Sequence[Task], board: Tasks) -> list[str]:
+def _pairs_on_same_file(rows: Sequence[Task], board: Tasks) -> list[str]:
     """Return each pair of tasks in progress that share a file, once."""
     meetings: list[str] = []
     claims = ClaimIndex(board)

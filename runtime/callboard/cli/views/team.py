@@ -173,15 +173,15 @@ def _tree(agents: Agents) -> Iterator[tuple[str, AgentOverview]]:
     for agent in listed:
         parent = agent.row.parent if agent.row.parent in names and agent.row.parent != agent.row.name else ""
         below.setdefault(parent or "", []).append(agent)
-    yield from _below("", below, "")
+    yield from _descendants("", below, "")
 
 
-def _below(parent: str, below: dict[str, list[AgentOverview]], pad: str) -> Iterator[tuple[str, AgentOverview]]:
+def _descendants(parent: str, below: dict[str, list[AgentOverview]], pad: str) -> Iterator[tuple[str, AgentOverview]]:
     children = below.get(parent, [])
     for place, agent in enumerate(children):
         last = place == len(children) - 1
         yield (pad + ("└─ " if last else "├─ ") if parent else ""), agent
-        yield from _below(agent.row.name, below, pad + ("   " if last else "│  ") if parent else "")
+        yield from _descendants(agent.row.name, below, pad + ("   " if last else "│  ") if parent else "")
 
 
 def _row(seen: TeamOverview, pad: str, agent: AgentOverview, *, labels: bool) -> TeamRow:

@@ -12,14 +12,14 @@ import difflib
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
-from callboard.core.approvals.requests import AnswerRefusal, digest_of, unsound
+from callboard.core.approvals.requests import AnswerRefusal, approval_fault, digest_of
 from callboard.types.events import AnswerTaken
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json, Request, Said
 
 PLAN_MODES = ("default", "acceptEdits")
 """Modes to choose from for carrying out an approved plan."""
-SHOWN = 10
+COMMIT_DIGITS = 10
 """Digits of a commit to show."""
 
 
@@ -121,8 +121,8 @@ def with_word(
         return AnswerRefusal("not_yours", f"{pending.id}: {problem}")
     options = options_of(pending)
     if word.option and not 1 <= word.option <= len(options):
-        there_are = f"it has 1 to {len(options)}" if options else "it names none"
-        return AnswerRefusal("status", f"{pending.id} has no option {word.option}; {there_are}")
+        choices = f"it has 1 to {len(options)}" if options else "it names none"
+        return AnswerRefusal("status", f"{pending.id} has no option {word.option}; {choices}")
     choice = options[word.option - 1] if word.option else ""
     chosen = answered.model_copy(update={"choice": choice, "mode": word.mode})
     same = not word.plan or word.plan == pending.payload.get("plan")
@@ -165,7 +165,7 @@ class AuthorSituation:
 def answer_record(request: Request, now: AuthorSituation) -> AnswerTaken:
     """Return the record of an answer that the author of the request keeps."""
     note = ""
-    void = unsound(request) or another(request, now.asked) or elsewhere(request, now.folder)
+    void = approval_fault(request) or digest_mismatch(request, now.asked) or folder_mismatch(request, now.folder)
     if not void and request.kind == "plan" and request.status == "approved":
         note = moved(request, now.commit)
         void = note if now.moved_is_void else ""
@@ -191,10 +191,10 @@ def answer_record(request: Request, now: AuthorSituation) -> AnswerTaken:
     )
 
 
-def another(request: Request, waiting_digest: str) -> str:
+def digest_mismatch(request: Request, waiting_digest: str) -> str:
     """Return the reason why an approval does not match the waiting call.
 
-    Empty if it does, or the request is not a permission request.
+    Empty if it does, or the request is not an approved permission request.
     """
     same = (
         request.kind != "permission"
@@ -205,7 +205,7 @@ def another(request: Request, waiting_digest: str) -> str:
     return "" if same else "what was approved is not what was asked for"
 
 
-def elsewhere(request: Request, folder: str) -> str:
+def folder_mismatch(request: Request, folder: str) -> str:
     """Return the reason why an approval is void in the folder where the agent's tools run now; empty if it is valid."""
     then = request.payload.get("folder")
     if request.status != "approved" or not then or not folder or then == folder:
@@ -219,7 +219,9 @@ def moved(request: Request, commit: str) -> str:
     if not base or not commit or base == commit:
         return ""
     folder = request.payload.get("folder")
-    return f"{folder} has moved from commit {base[:SHOWN]} to {commit[:SHOWN]} since this plan was submitted."
+    old = base[:COMMIT_DIGITS]
+    new = commit[:COMMIT_DIGITS]
+    return f"{folder} has moved from commit {old} to {new} since this plan was submitted."
 
 
 def void_of(answer: AnswerTaken, digest: str) -> str:
@@ -251,14 +253,14 @@ def decision(answer: AnswerTaken, void: str, mode: str = "") -> str:
     if answer.note and not void:
         lines.append(f"{answer.note} Check that it still fits.")
     if answer.status == "approved" and not void:
-        moved = f" You are in the permission mode {mode} now." if mode else ""
-        lines.append(f"You may carry it out now, and only this plan.{moved}")
+        new_mode = f" You are in the permission mode {mode} now." if mode else ""
+        lines.append(f"You may carry it out now, and only this plan.{new_mode}")
     else:
         lines.append("You may still only read: revise the plan and submit it again, or report why you cannot.")
     return "\n".join(lines)
 
 
-def earlier_of(request: Request, requests: Iterable[Request]) -> Request | None:
+def previous_revision(request: Request, requests: Iterable[Request]) -> Request | None:
     """Return the previous revision: the newest earlier plan of the same life for the same work."""
     held = request.payload
     bound = PlanBinding(held.get("task_id"), str(held.get("assignment") or ""))

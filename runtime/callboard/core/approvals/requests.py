@@ -6,8 +6,8 @@ The first accepted answer that is written wins: the write states the revision th
 request, and no agent answers a permission request.
 
 A rejected answer is returned as an `AnswerRefusal`; the tool, the command line or the policy words the message. The
-history of the row has every answer, including rejected ones. A row with the status `approved` is no proof: `unsound`
-checks the author and the content of the approval before anything is done because of it.
+history of the row has every answer, including rejected ones. A row with the status `approved` is no proof:
+`approval_fault` checks the author and the content of the approval before anything is done because of it.
 
 `plan.deadline` and `ask.deadline` (`types/settings.py`) set how long a request waits. This module decides what happens
 then.
@@ -148,7 +148,7 @@ def refused(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Re
     return _with_entry(request, Said(at=now, by=by, what="refused", reason=refusal.text), {})
 
 
-def unsound(request: Request) -> str:
+def approval_fault(request: Request) -> str:
     """Return the reason why a row's approval is invalid; empty if it is valid, or if the request is not approved."""
     if request.status != "approved":
         return ""
@@ -164,7 +164,7 @@ def covers(request: Request, kind: RequestKind, *, asked_by: str, incarnation: i
     """Return True if `request` approves exactly this content for this life of this agent, and nothing else."""
     return (
         request.status == "approved"
-        and not unsound(request)
+        and not approval_fault(request)
         and request.kind == kind
         and (request.asked_by, request.incarnation) == (asked_by, incarnation)
         and request.digest == digest == digest_of(kind, request.payload)
@@ -202,7 +202,7 @@ def escalate(
     if isinstance(expired, AnswerRefusal):
         return expired
     approvers = () if request.escalation == "refuse" else CHAIN[CHAIN.index(request.escalation) :]
-    to = next((approver for approver in approvers if approver in reachable and may_be_put(request, approver)), None)
+    to = next((approver for approver in approvers if approver in reachable and can_be_asked(request, approver)), None)
     if to is None:
         return expired
     behind = CHAIN[CHAIN.index(to) + 1 :]
@@ -214,7 +214,7 @@ def escalate(
     return _with_entry(request, Said(at=now, by="runtime", what="escalated", reason=f"put to the {to}"), update)
 
 
-def may_be_put(request: Request, to: str) -> bool:
+def can_be_asked(request: Request, to: str) -> bool:
     """Return True if `to` could answer the request once it is put to `to`."""
     return may_answer(request.model_copy(update={"may_answer": (to,)}), to) is None
 

@@ -86,10 +86,10 @@ def read_commit(text: str) -> CheckpointCommit:
     """Return the facts in a checkpoint's commit, as `git cat-file commit` prints it."""
     header, _, message = text.partition("\n\n")
     lines = message.splitlines()
-    return CheckpointCommit(_after("tree ", header.splitlines()), _after(_HEAD, lines), _after(_BRANCH, lines))
+    return CheckpointCommit(_rest("tree ", header.splitlines()), _rest(_HEAD, lines), _rest(_BRANCH, lines))
 
 
-def _after(start: str, lines: Sequence[str]) -> str:
+def _rest(start: str, lines: Sequence[str]) -> str:
     """Return the rest of the last line with this beginning. Names of files cannot make a later one."""
     return next((line.removeprefix(start) for line in reversed(lines) if line.startswith(start)), "")
 

@@ -219,7 +219,7 @@ def _cut(messages: Sequence[ViewMessage], start: int, head: int, tail: int, *, k
     retained = {id(block) for block in pinned}
     retained |= {id(block) for block in words_in(gone, messages[-1].turn, pinned)} if keep_person else set()
     stays = [*whole, *(block for _, block in gone if id(block) in retained or _outlives(block))]
-    return _Cut([block_of_edit(block, pinned) for block in stays], sum(map(_stood, messages[start:tail])))
+    return _Cut([block_of_edit(block, pinned) for block in stays], sum(map(_represented_count, messages[start:tail])))
 
 
 def _outlives(block: ViewBlock) -> bool:
@@ -227,7 +227,7 @@ def _outlives(block: ViewBlock) -> bool:
     return block.source == "compactor" and not _number(block)
 
 
-def _stood(message: ViewMessage) -> int:
+def _represented_count(message: ViewMessage) -> int:
     """Return the number of messages that a message of the cut represents.
 
     The mark's own count is included only if others were joined after it.

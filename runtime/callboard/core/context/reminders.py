@@ -96,12 +96,12 @@ def _team(rows: Sequence[AgentRow]) -> str:
     mates = [row for row in rows if row.kind == "teammate" and row.life != "stopped"]
     if not mates:
         return ""
-    lines = [f"- {one_line(row.name)} ({one_line(row.role or row.agent_type)}): {_doing(row)}" for row in mates]
+    lines = [f"- {one_line(row.name)} ({one_line(row.role or row.agent_type)}): {_activity_text(row)}" for row in mates]
     overflow = [f"- and {len(mates) - MATES_SHOWN} more: `list_team` shows all"] if len(mates) > MATES_SHOWN else []
     return "\n".join(["Your team when this turn began:", *lines[:MATES_SHOWN], *overflow])
 
 
-def _doing(row: AgentRow) -> str:
+def _activity_text(row: AgentRow) -> str:
     if row.life == "waiting" and row.waiting_for:
         return f"waiting for {one_line(row.waiting_for)}"
     return "working" if row.life == "starting" else row.life

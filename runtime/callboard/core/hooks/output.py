@@ -272,14 +272,14 @@ def _of_any(event: str) -> Callable[[_Output, str], list[Answer]]:
     A block denies, or is reported if nothing can be denied.
     """
 
-    def meaning(output: _Output, blocked: str) -> list[Answer]:
+    def read_answers(output: _Output, blocked: str) -> list[Answer]:
         reason = _block_reason(output, blocked)
         if reason is None:
             return _context(output)
         objection = AddContext(reason) if event in TOLD_TO_MODEL else Deny(reason)
         return [objection, *_context(output)]
 
-    return meaning
+    return read_answers
 
 
 _MEANING: Mapping[str, Callable[[_Output, str], list[Answer]]] = MappingProxyType(

@@ -71,7 +71,7 @@ class LiveGate:
         self._held = []
         return [visible for frame in waiting for visible in self.take(frame)]
 
-    def void(self, event: Event) -> str:
+    def void_reason(self, event: Event) -> str:
         """Return why the text that was shown is void, before `saw` gets the event; empty if it is not."""
         if self._visible is None or self._progress.is_past(self._visible):
             return ""
@@ -143,12 +143,12 @@ class LiveText:
         news: list[LivePart] = []
         continues = seen.parts > 0 and self._lengths[seen.parts - 1] > seen.characters
         if continues:
-            news.append(LivePart(self._kinds[seen.parts - 1], self._tail(seen.parts - 1, seen.characters)))
+            news.append(LivePart(self._kinds[seen.parts - 1], self._text_after(seen.parts - 1, seen.characters)))
         news += [LivePart(self._kinds[at], "".join(self._texts[at])) for at in range(seen.parts, len(self._kinds))]
         last = self._lengths[-1] if self._lengths else 0
         return news, continues, ReadPosition(self.reply, len(self._kinds), last)
 
-    def _tail(self, part: int, after: int) -> str:
+    def _text_after(self, part: int, after: int) -> str:
         """Return the text of a part after a number of characters. Walks only the pieces at its end."""
         pieces = self._texts[part]
         missing = self._lengths[part] - after

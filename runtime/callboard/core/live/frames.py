@@ -62,7 +62,7 @@ class LiveRequest:
 
     agents: frozenset[str] | None = None
 
-    def wants(self, agent: str) -> bool:
+    def includes(self, agent: str) -> bool:
         """Return True if the follower gets the replies of an agent."""
         return self.agents is None or agent in self.agents
 
@@ -113,8 +113,8 @@ def read_frame(line: bytes) -> LiveFrame | None:
     """Return the frame of a line; None for a kind that a later version added. Raises `LiveProtocolError`."""
     fields = _fields(line)
     kind = _KINDS.get(str(fields.get("kind")))
-    reply = LiveReply(_typed(fields, "agent", str), _typed(fields, "life", int), _typed(fields, "reply", int))
-    return None if kind is None else LiveFrame(reply, kind, _typed(fields, "text", str))
+    reply = LiveReply(_field(fields, "agent", str), _field(fields, "life", int), _field(fields, "reply", int))
+    return None if kind is None else LiveFrame(reply, kind, _field(fields, "text", str))
 
 
 class LineReader:
@@ -158,7 +158,7 @@ class ReaderBuffer:
         """Return the number of bytes that wait."""
         return self._size
 
-    def greet(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         """Add a line that is no part of a reply."""
         self._append(None, line)
 
@@ -198,7 +198,7 @@ class ReaderBuffer:
         self._size = sum(len(lines) for _, lines in self._waiting) - self._sent
 
 
-def _typed(fields: dict[str, Any], name: str, kind: type[T]) -> T:
+def _field(fields: dict[str, Any], name: str, kind: type[T]) -> T:
     value: Any = fields.get(name)
     if type(value) is not kind:
         raise LiveProtocolError(f"{name} of a piece of a reply is missing or wrong")

@@ -105,7 +105,7 @@ def server_line(now: ServerStatus, tools: Sequence[str], in_list: Collection[str
     """
     name = f"{now.name} ({now.version})" if now.version else now.name
     if now.state != "connected":
-        return one_line(f"{name}: {_standing(now, connects=connects)}")
+        return one_line(f"{name}: {_status_text(now, connects=connects)}")
     unlisted = [tool for tool in tools if tool not in in_list]
     sentences = [f"{name}: connected, {len(tools)} tool{'s' if len(tools) != 1 else ''}"]
     if unlisted:
@@ -116,7 +116,7 @@ def server_line(now: ServerStatus, tools: Sequence[str], in_list: Collection[str
     return one_line("; ".join(sentences))
 
 
-def _standing(now: ServerStatus, *, connects: bool) -> str:
+def _status_text(now: ServerStatus, *, connects: bool) -> str:
     reason = f": {now.why}" if now.why else ""
     match now.state:
         case "waiting":

@@ -109,11 +109,13 @@ def read(elicitation: Elicitation, text: str) -> ElicitationAnswer | str:
     if isinstance(values, str):
         return values
     content = {field.name: field.default for field in fields if field.default is not None} | values
-    wrong = _missing(fields, content) or next((problem for field in fields if (problem := _unfit(field, content))), "")
+    wrong = _missing(fields, content) or next(
+        (problem for field in fields if (problem := _value_fault(field, content))), ""
+    )
     return wrong or ElicitationAnswer("accept", content)
 
 
-def _unfit(field: Field, content: Json) -> str:
+def _value_fault(field: Field, content: Json) -> str:
     """Return the reason why a value is invalid for its field; empty if it is valid or missing."""
     if field.name not in content:
         return ""
@@ -127,14 +129,14 @@ def _unfit(field: Field, content: Json) -> str:
     }
     if not fits[field.kind]:
         return f"{field.name}: {value!r} is not a valid {field.kind}"
-    return _beyond(field, cast("float", value)) if field.kind in ("number", "integer") else ""
+    return _range_fault(field, cast("float", value)) if field.kind in ("number", "integer") else ""
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def _beyond(field: Field, value: float) -> str:
+def _range_fault(field: Field, value: float) -> str:
     low = (field.schema or {}).get("minimum")
     high = (field.schema or {}).get("maximum")
     if isinstance(low, int | float) and value < low:

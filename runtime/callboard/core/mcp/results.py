@@ -70,10 +70,10 @@ def blocks_of(content: Sequence[Any]) -> tuple[Json, ...]:
             blocks.append(block)
     if len(content) > MOST_ITEMS:
         blocks.append(_text(f"[{len(content) - MOST_ITEMS} more blocks left out.]"))
-    return _joined(blocks) if len(blocks) > MOST_BLOCKS else tuple(blocks)
+    return _join_texts(blocks) if len(blocks) > MOST_BLOCKS else tuple(blocks)
 
 
-def _joined(blocks: Sequence[Json]) -> tuple[Json, ...]:
+def _join_texts(blocks: Sequence[Json]) -> tuple[Json, ...]:
     """Return the blocks with each run of texts as one text of several lines."""
     joined: list[Json] = []
     for kind, group in groupby(blocks, key=lambda block: block["type"]):

@@ -93,10 +93,10 @@ _REFUSED = late_pattern(r"[^A-Za-z0-9_*-]")
 
 def covers(entry: str, name: str) -> bool:
     """Return True if an entry of a tools list covers the tool of this name, or all tools that another entry names."""
-    return re.fullmatch(".*".join(map(re.escape, _whole(entry).split("*"))), _whole(name)) is not None
+    return re.fullmatch(".*".join(map(re.escape, _model_name(entry).split("*"))), _model_name(name)) is not None
 
 
-def _whole(entry: str) -> str:
+def _model_name(entry: str) -> str:
     """Return an entry in the form of model names; a server's name alone stands for all of its tools."""
     plain = _REFUSED.sub("_", entry)
     return f"{plain}__*" if "*" not in plain and "__" not in plain.removeprefix(PREFIX) else plain

@@ -43,7 +43,7 @@ def ranked(query: str, tools: Sequence[DeclaredTool], most: int) -> tuple[Declar
     """Return the best matching tools, the best first, at most `most`; none if no word of the query matches."""
     query_words = [word for word in dict.fromkeys(words_of(query)) if word not in _SMALL]
     named = {part.strip(",;\"'`") for part in query.split()}
-    weighed = {tool.name: _weighed(tool) for tool in tools}
+    weighed = {tool.name: _word_weights(tool) for tool in tools}
     rarity = _rarity(query_words, list(weighed.values()))
     scores = {
         name: sum(_score(word, weights) * rarity[word] for word in query_words) for name, weights in weighed.items()
@@ -58,7 +58,7 @@ def words_of(text: str) -> list[str]:
     return [word.lower() for part in _WORDS.findall(text) for word in _HUMPS.split(part)]
 
 
-def _weighed(tool: DeclaredTool) -> Mapping[str, float]:
+def _word_weights(tool: DeclaredTool) -> Mapping[str, float]:
     """Return the weight of each of the tool's words: the sum of the weights of the places that contain it."""
     properties = cast("Json", tool.input_schema.get("properties") or {})
     weights: defaultdict[str, float] = defaultdict(float)

@@ -155,13 +155,13 @@ def merged(notes: Sequence[Note]) -> tuple[tuple[Note, ...], tuple[str, ...]]:
             retained.append(note)
         else:
             gone.append(note.name)
-            retained[same] = _knowing(retained[same], note)
+            retained[same] = _with_description_of(retained[same], note)
     before = {note.name: note for note in notes}
     changed = tuple(sorted((item for item in retained if before[item.name] != item), key=lambda item: item.name))
     return changed, tuple(sorted(gone))
 
 
-def _knowing(note: Note, other: Note) -> Note:
+def _with_description_of(note: Note, other: Note) -> Note:
     """Return the note, extended by the description of another one."""
     if other.description.casefold() in note.description.casefold():
         return note

@@ -123,13 +123,13 @@ def _in_line(line: str) -> Iterator[str]:
         yield "a token in a URL"
     if any(_drawn(match["value"], 16) for match in _BEARER.finditer(line)):
         yield "a bearer token"
-    if any(_named(match) for match in _NAMED.finditer(line)):
+    if any(_is_named_secret(match) for match in _NAMED.finditer(line)):
         yield "a password or key beside its name"
     if any(_random(match[0]) for match in _RUN.finditer(line)):
         yield "a long value that looks drawn at random"
 
 
-def _named(match: re.Match[str]) -> bool:
+def _is_named_secret(match: re.Match[str]) -> bool:
     """Return True if a value next to an indicative name is a secret: a password may be short, a key looks random."""
     value = match["value"].rstrip(".,;:!?)]}")
     if _stands_for(value) or (value.isalpha() and not match["quote"]):

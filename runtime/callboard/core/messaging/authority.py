@@ -193,12 +193,12 @@ def _refused_word(envelope: Envelope, me: AgentRow, request: Request | None) -> 
         return _refused_asking(envelope, me, request)
     if envelope.type in ANSWERS:
         return _refused_answer(envelope, me, request)
-    if (envelope.type == "plan_request" or envelope.metadata.get("assignment")) and not _above(envelope.sender, me):
+    if (envelope.type == "plan_request" or envelope.metadata.get("assignment")) and not _is_above(envelope.sender, me):
         return f"{envelope.sender} gives {me.name} no work"
     return ""
 
 
-def _above(sender: str, me: AgentRow) -> bool:
+def _is_above(sender: str, me: AgentRow) -> bool:
     """Return True if this sender may give orders to `me`: the user, the runtime itself, and agents above `me`."""
     if sender in ("person", "runtime", "board", "schedule"):
         return True
@@ -208,7 +208,7 @@ def _above(sender: str, me: AgentRow) -> bool:
 def _refused_command(envelope: Envelope, me: AgentRow) -> str:
     action = str(envelope.metadata.get("action", ""))
     allowed = COMMANDS.get(action, frozenset({"runtime"})) | {"person"}
-    if envelope.sender in allowed and _above(envelope.sender, me):
+    if envelope.sender in allowed and _is_above(envelope.sender, me):
         return ""
     return f"{envelope.sender} may not give {me.name} the command {action!r}"
 
@@ -234,7 +234,7 @@ def _refused_shutdown(envelope: Envelope, me: AgentRow, request: Request) -> str
         return f"{request.id} is {request.status} already"
     if request.payload.get("incarnation", me.incarnation) != me.incarnation:
         return f"{request.id} is for another life of {me.name}"
-    return "" if _above(envelope.sender, me) else f"{envelope.sender} may not stop {me.name}"
+    return "" if _is_above(envelope.sender, me) else f"{envelope.sender} may not stop {me.name}"
 
 
 def _refused_answer(envelope: Envelope, me: AgentRow, request: Request | None) -> str:

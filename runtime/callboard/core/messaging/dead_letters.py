@@ -25,7 +25,7 @@ def over(life: int, row: AgentRow) -> bool:
     return row.incarnation > life or row.life == "stopped"
 
 
-def teller(dead: Envelope, sender: AgentRow | None) -> int | None:
+def life_to_notify(dead: Envelope, sender: AgentRow | None) -> int | None:
     """Return the life of the sender to notify; None if nobody is notified.
 
     The user, schedules and the runtime have no row: the log and the screen inform the user. A lead's next life takes

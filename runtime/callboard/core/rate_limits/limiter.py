@@ -478,7 +478,7 @@ def ended(limiter: ModelLimiter, number: int, end: CallEnd, now: float) -> Model
     limiter = replace(limiter, flights=flights, buckets=_used(limiter, flight, end, now))
     match end.how:
         case "replied":
-            return _grown(_learned(limiter, flight, end), in_flight)
+            return _widened(_learned(limiter, flight, end), in_flight)
         case "limited" | "overloaded":
             return _cut(limiter, flight, end, in_flight=in_flight, now=now)
         case _:
@@ -499,7 +499,7 @@ def apply_notice(limiter: ModelLimiter, notice: RateNotice) -> ModelLimiter:
     return replace(limiter, parked_until=until, named_until=named, refused_at=refused_at, why=notice.why, careful=True)
 
 
-def _grown(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
+def _widened(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
     """Widen the window after a reply, if it is in full use."""
     if not limiter.waiters and 2 * in_flight < limiter.window:
         return limiter

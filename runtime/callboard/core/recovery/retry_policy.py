@@ -206,11 +206,11 @@ def recover(
     if fault.kind == "lost":
         return PlanRetry(now, recovery.attempts, parked=False, why=_billed("the process died during the call", fault))
     if is_final(fault):
-        other = _other(recovery, spec, demand) if fault.kind == "not_found" else FallbackModel()
+        other = _next_fallback(recovery, spec, demand) if fault.kind == "not_found" else FallbackModel()
         if other.model:
             return SwitchModel(other.model, fault_line(fault), other.skipped)
         advice = _REFUSED_MESSAGE if names_message(fault) else FINAL[fault.kind]
-        return EndTurn("failed", f"{advice} ({_fault_text(failed.fault)}){_nobody(other)}")
+        return EndTurn("failed", f"{advice} ({_fault_text(failed.fault)}){_unavailable_models(other)}")
     return _retried(failed, recovery, spec, demand)
 
 
@@ -282,18 +282,18 @@ def _retried(failed: CallFailed, recovery: RecoveryState, spec: AgentSpec, deman
     reason = fault_line(failed.fault)
     wait = (fault.retry_after if fault.kind == "rate_limited" else None) or 0.0
     if wait > spec.max_wait:
-        other = _other(recovery, spec, demand)
+        other = _next_fallback(recovery, spec, demand)
         if other.model:
             return SwitchModel(other.model, reason, other.skipped)
         reason = f"{reason}; the service asks for a wait of {wait:,.0f} s"
         return PlanRetry(failed.at + min(wait, PROBE_AFTER), recovery.attempts, parked=True, why=reason)
     used_up = recovery.attempts >= spec.attempts or fault.retry is False
     if used_up or (fault.kind == "overloaded" and recovery.overloads_in_a_row >= OVERLOADS_TO_SWITCH):
-        other = _other(recovery, spec, demand)
+        other = _next_fallback(recovery, spec, demand)
         if other.model:
             return SwitchModel(other.model, reason, other.skipped)
         if used_up:
-            return EndTurn("failed", _final_message(failed, recovery) + _nobody(other))
+            return EndTurn("failed", _final_message(failed, recovery) + _unavailable_models(other))
     seconds = wait or back_off(recovery.attempts - 1, failed.draw)  # zero is not a wait
     return PlanRetry(failed.at + seconds, recovery.attempts, parked=False, why=reason)
 
@@ -413,7 +413,7 @@ def on_turn_end(recovery: RecoveryState) -> RecoveryState:
     return RecoveryState()
 
 
-def _other(recovery: RecoveryState, spec: AgentSpec, demand: ModelDemand | None) -> FallbackModel:
+def _next_fallback(recovery: RecoveryState, spec: AgentSpec, demand: ModelDemand | None) -> FallbackModel:
     """Return the model that takes over from the current one."""
     return next_model(model_in_use(recovery, spec), spec, demand or ModelDemand())
 
@@ -433,7 +433,7 @@ def _final_message(failed: CallFailed, recovery: RecoveryState) -> str:
     return f"model unavailable: {tries}{whom}{refused} ({_fault_text(fault)}). {what_next[:1].upper()}{what_next[1:]}"
 
 
-def _nobody(other: FallbackModel) -> str:
+def _unavailable_models(other: FallbackModel) -> str:
     """Return the models that could not take over, for the end of the turn."""
     return f". No other model can take over ({'; '.join(other.skipped)})" if other.skipped else ""
 

@@ -47,7 +47,7 @@ def doing(
     """
     activity = _waits(row, state, requests) if row.life in ("waiting", "starting") else None
     if activity is None and row.life not in ("stopped", "crashed", "idle"):
-        activity = _works(state, at, longest)
+        activity = _running_work(state, at, longest)
     if activity is None:
         return Activity(since=row.since)
     ends = [end for end in (activity.until, _end_of_turn(state)) if end is not None]
@@ -74,7 +74,7 @@ def _waits(row: AgentRow, state: AgentState, requests: Mapping[str, Request]) ->
     return Activity(labels.get(kind, row.waiting_for), row.since)
 
 
-def _works(state: AgentState, at: float, longest: Declared) -> Activity | None:
+def _running_work(state: AgentState, at: float, longest: Declared) -> Activity | None:
     """Return the agent's running work, by its journal."""
     if state.identity.spec is None or state.lifecycle.ended is not None:
         return None

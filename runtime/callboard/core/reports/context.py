@@ -358,7 +358,7 @@ def _touched(edit: Edit, past: _History) -> EditEffect:
         call = past.call_of(block) if block else {}
         subject = str(call.get("name", "unknown")) if block is None or is_result(block) else _key(block, {})[0]
         tokens = block.tokens if block else 0
-        return EditEffect(edit.kind, subject, _about(call), edit.message, edit.last, 1, tokens)
+        return EditEffect(edit.kind, subject, _call_subject(call), edit.message, edit.last, 1, tokens)
     back = {message.id for message in edit.messages}
     gone = [
         message for message in past.messages.values() if message.id in back or (not back and _within(message, edit))
@@ -380,17 +380,17 @@ def _held(messages: Sequence[ViewMessage], past: _History) -> str:
     counted = calls or results
     named = ", ".join(f"{name} {count}" for name, count in counted.most_common(4))
     overflow = ", ..." if len(counted) > 4 else ""
-    parts = [f"{_several(counted.total(), 'call' if calls else 'result')} ({named}{overflow})"] if counted else []
+    parts = [f"{_counted(counted.total(), 'call' if calls else 'result')} ({named}{overflow})"] if counted else []
     labels: Mapping[Source, str] = {"assistant": "text", "person": "prompt", "inbox": "envelope", "schedule": "fire"}
-    parts += [_several(sources[source], word) for source, word in labels.items() if sources[source]]
+    parts += [_counted(sources[source], word) for source, word in labels.items() if sources[source]]
     return ", ".join(parts) or "nothing that was said"
 
 
-def _several(count: int, word: str) -> str:
+def _counted(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def _about(call: Json) -> str:
+def _call_subject(call: Json) -> str:
     """Return the subject of a call, such as the path it read or the command it ran."""
     raw = call.get("input")
     tool_input = cast("Json", raw) if isinstance(raw, dict) else {}

@@ -104,9 +104,9 @@ class DecisionFold:
             return
         match event:
             case ev.CallJudged():
-                self._decisions[seq] = _of(seq, event, state, verdict=event.verdict, by=event.by)
+                self._decisions[seq] = _decision_from(seq, event, state, verdict=event.verdict, by=event.by)
             case ev.ApprovalNeeded():
-                self._decisions[seq] = _of(seq, event, state, verdict="ask", by=event.rule)
+                self._decisions[seq] = _decision_from(seq, event, state, verdict="ask", by=event.rule)
                 self._asked_at[event.request_id] = seq
             case ev.AnswerTaken() if event.request_id in self._asked_at:
                 at = self._asked_at[event.request_id]
@@ -139,7 +139,7 @@ def refusal(seq: int, request: RefusedRequest) -> Decision:
     )
 
 
-def _of(
+def _decision_from(
     seq: int,
     event: ev.CallJudged | ev.ApprovalNeeded,
     state: AgentState,

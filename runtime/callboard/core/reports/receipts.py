@@ -78,10 +78,10 @@ def _update(by_id: dict[str, Receipt], event: ev.Event, began: str) -> None:
         case ev.EnvelopeReceived():
             by_id[event.envelope.id] = _received(event)
         case ev.EnvelopesDelivered():
-            for receipt in _of(by_id, event.ids):
+            for receipt in _receipts_with(by_id, event.ids):
                 by_id[receipt.envelope.id] = replace(receipt, state="delivered", delivered_at=event.at, began=began)
         case ev.EnvelopesDropped():
-            for receipt in _of(by_id, event.ids):
+            for receipt in _receipts_with(by_id, event.ids):
                 by_id[receipt.envelope.id] = replace(receipt, state="dropped", ended_at=event.at, why=event.why)
         case ev.TurnEnded() | ev.AgentStopped():
             for receipt in [receipt for receipt in by_id.values() if receipt.state == "delivered"]:
@@ -101,7 +101,7 @@ def _received(event: ev.EnvelopeReceived) -> Receipt:
     return replace(got, state="handled", ended_at=event.at) if is_for_runtime(event.envelope) else got
 
 
-def _of(by_id: Mapping[str, Receipt], ids: Sequence[str]) -> list[Receipt]:
+def _receipts_with(by_id: Mapping[str, Receipt], ids: Sequence[str]) -> list[Receipt]:
     """Return the receipts with these ids that were received. A damaged mailbox or journal may lack some."""
     return [by_id[envelope_id] for envelope_id in ids if envelope_id in by_id]
 

@@ -100,7 +100,7 @@ class CallTotals:
         return self.usage.cache_read_input_tokens / whole if whole else 0.0
 
     @property
-    def wasted(self) -> UnusedCalls:
+    def all_unused(self) -> UnusedCalls:
         """Return everything that was billed and not used."""
         return _sum_unused(self.unused.values())
 
@@ -275,7 +275,7 @@ class LifeFold:
             if call is not None:
                 running = CallTotals(under_way=1, reserved_usd=call.reserved_usd)
                 _add(booked, (self._account, call.model or self._model), running)
-                _add(times, _quarter(call.at), running)
+                _add(times, _quarter_hour(call.at), running)
         return replace(self._life, booked=booked, fires=dict(self._fires), times=times)
 
     def _started(self, event: ev.AgentStarted) -> None:
@@ -295,10 +295,10 @@ class LifeFold:
                 self._book(CallTotals(usage=event.usage))
                 self._call = None
             case ev.ReplyDropped():
-                self._waste("cut", event.usage)
+                self._add_unused("cut", event.usage)
                 self._call = None
             case ev.ReplyInterrupted():
-                self._waste("interrupted", None)
+                self._add_unused("interrupted", None)
                 self._call = None
             case ev.CallFailed():
                 self._failed(event)
@@ -325,7 +325,7 @@ class LifeFold:
                 self._counted = False
             case ev.SummaryFailed() if event.skipped is None:
                 if _used(event.usage):
-                    self._waste("summary", event.usage, self._small or self._model, calls=self._new())
+                    self._add_unused("summary", event.usage, self._small or self._model, calls=self._new())
                 self._summary = None
                 self._counted = False
             case _:
@@ -337,10 +337,10 @@ class LifeFold:
         unknown = fault.usage is None and (fault.may_bill or reason == "lost")
         usage = None if unknown else fault.usage or Usage()
         if event.purpose == "summary":
-            self._waste(reason, usage, event.model, calls=self._new())
+            self._add_unused(reason, usage, event.model, calls=self._new())
             self._summary = None
         else:
-            self._waste(reason, usage, event.model)
+            self._add_unused(reason, usage, event.model)
             self._call = None
 
     def _new(self) -> int:
@@ -350,7 +350,7 @@ class LifeFold:
         """
         return 0 if self._counted else 1
 
-    def _waste(self, reason: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
+    def _add_unused(self, reason: Why, usage: Usage | None, model: str = "", *, calls: int = 0) -> None:
         """Add a call without a result. `usage` None: its usage is unknown."""
         if usage is None:
             call = self._call or self._summary
@@ -362,7 +362,7 @@ class LifeFold:
 
     def _book(self, spent: CallTotals, model: str = "") -> None:
         _add(self._booked, (self._account, model or self._model), spent)
-        _add(self._times, _quarter(self._at), spent)
+        _add(self._times, _quarter_hour(self._at), spent)
 
 
 _Key = TypeVar("_Key")
@@ -372,7 +372,7 @@ def _add(totals: dict[_Key, CallTotals], key: _Key, spent: CallTotals) -> None:
     totals[key] = totals.get(key, CallTotals()).plus(spent)
 
 
-def _quarter(at: float) -> int:
+def _quarter_hour(at: float) -> int:
     """Return the beginning of the quarter of an hour."""
     return int(at // QUARTER * QUARTER)
 

@@ -27,10 +27,10 @@ def describe(when: When) -> str:
             local = datetime.fromtimestamp(at, when.zone)
             return f"once at {local:%H:%M{':%S' if local.second else ''}} on {local:%A} {_date(local)}, {when.timezone}"
         case Interval(anchor=0):
-            return f"every {_span(when.period)}"
+            return f"every {_duration_text(when.period)}"
         case Interval(anchor=anchor):
             local = datetime.fromtimestamp(anchor, when.zone)
-            return f"every {_span(when.period)} from {local:%H:%M} on {_date(local)}, {when.timezone}"
+            return f"every {_duration_text(when.period)} from {local:%H:%M} on {_date(local)}, {when.timezone}"
         case Cron():
             return _cron_words(when)
 
@@ -45,7 +45,7 @@ def _cron_words(cron: Cron) -> str:
     days = _days(cron)
     if not days and time.startswith("at ") and len(cron.hours) < 24:
         days = "every day"
-    months = "" if len(cron.months) == 12 else f"in {_listed(sorted(cron.months), _MONTHS, 1)}"
+    months = "" if len(cron.months) == 12 else f"in {_list_text(sorted(cron.months), _MONTHS, 1)}"
     return " ".join(part for part in (time, days, months) if part) + f", {cron.timezone}"
 
 
@@ -54,25 +54,25 @@ def _date(local: datetime) -> str:
     return f"{local.day} {_MONTHS[local.month - 1]} {local.year}"
 
 
-def _span(seconds: int) -> str:
+def _duration_text(seconds: int) -> str:
     """Return the text after `every`: `20 minutes`, `hour`, `1 hour and 30 minutes`."""
     parts: list[str] = []
     for name, size in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
         count, seconds = divmod(seconds, size)
         parts += [f"{count} {name}{'' if count == 1 else 's'}"] if count else []
-    return parts[0].removeprefix("1 ") if len(parts) == 1 else _and(parts)
+    return parts[0].removeprefix("1 ") if len(parts) == 1 else _join_with_and(parts)
 
 
 def _time(cron: Cron) -> str:
     minutes = sorted(cron.minutes)
     hours = sorted(cron.hours)
     if len(minutes) * len(hours) <= _MOST_TIMES:
-        return "at " + _and([f"{hour:02}:{minute:02}" for hour in hours for minute in minutes])
+        return "at " + _join_with_and([f"{hour:02}:{minute:02}" for hour in hours for minute in minutes])
     every = _period(minutes, 60)
     if every is not None:
         span = "every minute" if every == 1 else f"every {every} minutes"
         return span if len(hours) == 24 else f"{span} {_hours(hours)}"
-    named = f"at minute{'s' if len(minutes) > 1 else ''} {_listed(minutes)}"
+    named = f"at minute{'s' if len(minutes) > 1 else ''} {_list_text(minutes)}"
     return f"{named} of every hour" if len(hours) == 24 else f"{named} {_hours(hours)}"
 
 
@@ -80,7 +80,7 @@ def _hours(hours: Sequence[int]) -> str:
     every = _period(hours, 24)
     if every is not None:
         return f"of every {every} hours from 00:00"
-    return f"of the hour{'s' if len(hours) > 1 else ''} {_listed(hours)}"
+    return f"of the hour{'s' if len(hours) > 1 else ''} {_list_text(hours)}"
 
 
 def _period(values: Sequence[int], size: int) -> int | None:
@@ -100,17 +100,17 @@ def _days(cron: Cron) -> str:
 
 
 def _dates(days: Sequence[int]) -> str:
-    return f"on day{'s' if len(days) > 1 else ''} {_listed(days)} of the month"
+    return f"on day{'s' if len(days) > 1 else ''} {_list_text(days)} of the month"
 
 
 def _named_weekdays(weekdays: Collection[int]) -> str:
     if set(weekdays) == {1, 2, 3, 4, 5}:
         return "on weekdays"
     from_monday = sorted(weekdays, key=lambda day: (day - 1) % 7)
-    return "on " + _and([_WEEKDAYS[day] for day in from_monday])
+    return "on " + _join_with_and([_WEEKDAYS[day] for day in from_monday])
 
 
-def _listed(values: Sequence[int], names: Sequence[str] = (), first: int = 0) -> str:
+def _list_text(values: Sequence[int], names: Sequence[str] = (), first: int = 0) -> str:
     """Return a list as text: `1, 3 and 5 to 9`. Runs of three or more become a range."""
     runs: list[list[int]] = []
     for value in values:
@@ -125,8 +125,8 @@ def _listed(values: Sequence[int], names: Sequence[str] = (), first: int = 0) ->
     parts: list[str] = []
     for run in runs:
         parts += [f"{label(run[0])} to {label(run[-1])}"] if len(run) > 2 else map(label, run)
-    return _and(parts)
+    return _join_with_and(parts)
 
 
-def _and(parts: Sequence[str]) -> str:
+def _join_with_and(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -31,7 +31,7 @@ def zone_of(name: str) -> ZoneInfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):  # unknown, malformed, or the name of a folder
             pass
-    raise ValueError(f"{quoted(name)} is not a known time zone: {_likely(name)}")
+    raise ValueError(f"{quoted(name)} is not a known time zone: {_suggestion(name)}")
 
 
 def offset_at(zone: ZoneInfo, at: int) -> int:
@@ -59,7 +59,7 @@ def moment_of(zone: ZoneInfo, local: datetime) -> int:
     at = seconds_of(local) - first
     if first >= second:
         return at
-    return _halve(zone, seconds_of(local) - second, at)
+    return _find_change(zone, seconds_of(local) - second, at)
 
 
 def in_gap(zone: ZoneInfo, local: datetime) -> bool:
@@ -75,7 +75,7 @@ def first_change(zone: ZoneInfo, begin: int, end: int) -> int | None:
     while low < end:
         high = min(low + DAY, end)
         if offset_at(zone, high) != offset:
-            return _halve(zone, low, high)
+            return _find_change(zone, low, high)
         low = high
     return None
 
@@ -85,7 +85,7 @@ def quoted(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _halve(zone: ZoneInfo, low: int, high: int) -> int:
+def _find_change(zone: ZoneInfo, low: int, high: int) -> int:
     """Return the second of the change, which is after `low` and not after `high`."""
     offset = offset_at(zone, low)
     while high - low > 1:
@@ -102,7 +102,7 @@ def _as_seconds(offset: timedelta | None) -> int:
     return offset // _SECOND
 
 
-def _likely(name: str) -> str:
+def _suggestion(name: str) -> str:
     """Return a suggestion for an unknown zone name.
 
     Only names of similar length are compared that begin alike, or whose last parts do: comparing all six hundred would

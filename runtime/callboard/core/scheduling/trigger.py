@@ -88,7 +88,7 @@ def parse_when(text: str, timezone: str = "UTC", anchor: float = 0.0) -> When:
             return Interval(stripped, timezone, _period(argument.strip(" ")), math.floor(anchor), zone_named(timezone))
         case "at":
             zone = zone_named(timezone)
-            return OneTime(stripped, timezone, _moment(argument.strip(" "), zone), zone)
+            return OneTime(stripped, timezone, _unix_seconds(argument.strip(" "), zone), zone)
         case _:
             return parse_cron(text, timezone)
 
@@ -120,7 +120,7 @@ def _period(text: str) -> int:
     return seconds
 
 
-def _moment(text: str, zone: ZoneInfo) -> int:
+def _unix_seconds(text: str, zone: ZoneInfo) -> int:
     """Return the unix seconds of a local time, or of a time with an offset. Raises `CronInvalid`."""
     read = _LOCAL.fullmatch(text)
     if read is None:

@@ -247,15 +247,15 @@ def claim(task: Task, holder: Holder, board: Tasks, now: float, *, one_at_a_time
     """Claim a ready task. `one_at_a_time`: refused while the claimer has another task in progress (teammates)."""
     if task.status == "in_progress":
         whose = "yours already" if holder.holds(task) else f"held by {task.owner}"
-        raise ToolRefused(f"{task.id} is {whose}{_others(board)}")
+        raise ToolRefused(f"{task.id} is {whose}{_task_hint(board)}")
     if task.status != "pending":
-        raise ToolRefused(f"{task.id} is {task.status}{_others(board)}")
+        raise ToolRefused(f"{task.id} is {task.status}{_task_hint(board)}")
     if waits := blockers(task, board):
-        raise ToolRefused(f"{task.id} waits for {', '.join(waits)}{_others(board)}")
+        raise ToolRefused(f"{task.id} waits for {', '.join(waits)}{_task_hint(board)}")
     if task.reserved_for not in {"", holder.name}:
-        raise ToolRefused(f"{task.id} is reserved for {task.reserved_for}{_others(board)}")
+        raise ToolRefused(f"{task.id} is reserved for {task.reserved_for}{_task_hint(board)}")
     if not fits(task, holder):
-        raise ToolRefused(f"{task.id} has a check, which is a command, and you may not run commands{_others(board)}")
+        raise ToolRefused(f"{task.id} has a check, which is a command, and you may not run commands{_task_hint(board)}")
     held = held_by(board, holder)
     if one_at_a_time and held:
         raise ToolRefused(f"you have {held[0].id} in progress: complete, fail or release it before you claim another")
@@ -403,7 +403,7 @@ def _refuse_stranger(task: Task, by: str, act: str) -> None:
         raise ToolRefused(f"cannot {act} {task.id}: only the lead or {task.created_by}, who created it, may")
 
 
-def _others(board: Tasks) -> str:
+def _task_hint(board: Tasks) -> str:
     """Return a hint for an agent whose claim came too late."""
     tasks = ready(board)[:5]
     return "; ready now: " + ", ".join(task.id for task in tasks) if tasks else "; no task is ready now"

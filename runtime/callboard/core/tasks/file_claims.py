@@ -44,7 +44,7 @@ def meet(first: str, other: str) -> bool:
     others = _segments(other)
     for at, (name, other_name) in enumerate(zip(own, others, strict=False)):
         if not _is_plain(name) or not _is_plain(other_name):
-            return _agree(own[at:], others[at:], "**", _names_agree)
+            return _both_match(own[at:], others[at:], "**", _names_agree)
         if name != other_name:
             return False
     raise AssertionError("every path ends with **")
@@ -143,14 +143,14 @@ def _names_agree(first: str, other: str) -> bool:
     """Return True if two globs of one name can match the same name."""
     if _is_plain(first) and _is_plain(other):
         return first == other
-    return first == other or _agree(_tokens(first), _tokens(other), _MANY, _tokens_agree)
+    return first == other or _both_match(_tokens(first), _tokens(other), _MANY, _tokens_agree)
 
 
 def _tokens_agree(first: str, other: str) -> bool:
     return first == other or _ANY in {first, other}
 
 
-def _agree(own: Sequence[str], others: Sequence[str], many: str, same: Callable[[str, str], bool]) -> bool:
+def _both_match(own: Sequence[str], others: Sequence[str], many: str, same: Callable[[str, str], bool]) -> bool:
     """Return True if some sequence matches both patterns, where `many` matches any number of items.
 
     A table over the rests of both patterns, from their ends: `below` is the row without the first item of `own`.

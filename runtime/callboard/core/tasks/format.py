@@ -27,7 +27,7 @@ def board_lines(tasks: list[Task], board: Tasks) -> str:
     for task in tasks:
         lines.append(task_line(task, board))
         if task.status == "in_progress":
-            lines += [f"  {line}" for line in _meetings(task, board)]
+            lines += [f"  {line}" for line in _agents_on_same_files(task, board)]
     return "\n".join(lines)
 
 
@@ -36,7 +36,7 @@ def task_words(task: Task, board: Tasks) -> str:
     lines = [
         task_line(task, board),
         f"created by {task.created_by}, attempts: {task.attempts}",
-        *_meetings(task, board),
+        *_agents_on_same_files(task, board),
     ]
     check = f"{task.check}\n(set by {task.check_by or 'nobody known'}; complete_task runs it)" if task.check else ""
     parts = (
@@ -60,7 +60,7 @@ def owner_words(task: Task, board: Tasks) -> str:
         paragraphs.append(f"From the last try: {task.result}")
     if task.files:
         paragraphs.append(f"Its files: {', '.join(task.files)}")
-    if met := _meetings(task, board):
+    if met := _agents_on_same_files(task, board):
         paragraphs.append("\n".join([*met, "Agree with them who changes what before you change these."]))
     if task.check:
         paragraphs.append(f"Its check, which complete_task runs and which must pass: {task.check}")
@@ -78,6 +78,6 @@ def reassigned_text(task: Task, by: str, to: str) -> str:
     )
 
 
-def _meetings(task: Task, board: Tasks) -> list[str]:
+def _agents_on_same_files(task: Task, board: Tasks) -> list[str]:
     """Return the other agents that work on this task's files, a line each."""
     return [f"{other.owner} works on {', '.join(files)} too, for {other.id}" for other, files in overlaps(task, board)]

@@ -28,7 +28,7 @@ class OpenAgent:
 
     def line(self) -> str:
         """Return the line for the user."""
-        return f"agent {self.name}: {self.state}{_because(self.reason)}"
+        return f"agent {self.name}: {self.state}{_reason_suffix(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _request_line(request: Request) -> str:
     return f"{request.id} waits for an answer ({request.kind} of {request.asked_by}): {_short(request.subject)}"
 
 
-def _because(reason: str) -> str:
+def _reason_suffix(reason: str) -> str:
     return f": {_short(reason)}" if reason else ""
 
 

@@ -200,7 +200,7 @@ def deadlocks(graph: Graph, gone: Collection[str]) -> tuple[Deadlock, ...]:
     Agents that wait for these are stuck as well but not listed: they continue when these do.
     """
     waiting = stuck(graph, gone)
-    towards = {name: _towards(graph[name], waiting) for name in sorted(waiting)}
+    towards = {name: _waited_for(graph[name], waiting) for name in sorted(waiting)}
     circles = [_circle(graph, towards, ring) for ring in _rings(towards)]
     for name in sorted(waiting):
         if not towards[name]:
@@ -210,7 +210,7 @@ def deadlocks(graph: Graph, gone: Collection[str]) -> tuple[Deadlock, ...]:
     return tuple(circles)
 
 
-def _towards(waits: Sequence[WaitEdge], waiting: Collection[str]) -> tuple[str, ...]:
+def _waited_for(waits: Sequence[WaitEdge], waiting: Collection[str]) -> tuple[str, ...]:
     """Return the names of the stuck agents that these waits are for."""
     return tuple(sorted({name for wait in waits for name in wait.names if name in waiting}))
 
@@ -310,7 +310,7 @@ def _for_tasks(state: AgentState, tasks: Mapping[str, Task]) -> Iterator[WaitEdg
     for task_id in sorted(state.work.tasks):
         task = tasks.get(task_id)
         needs = (
-            tuple(_doers(tasks, blocker) for blocker in task.blocked_by if not _done(tasks, blocker)) if task else ()
+            tuple(_workers(tasks, blocker) for blocker in task.blocked_by if not _done(tasks, blocker)) if task else ()
         )
         if needs:
             yield WaitEdge(state.me.name, needs, f"what {task_id} waits for", task_id)
@@ -321,7 +321,7 @@ def _done(tasks: Mapping[str, Task], task_id: str) -> bool:
     return task is not None and task.status == "completed"
 
 
-def _doers(tasks: Mapping[str, Task], task_id: str) -> frozenset[str]:
+def _workers(tasks: Mapping[str, Task], task_id: str) -> frozenset[str]:
     """Return the agents that can advance this task: its owner, or any agent that may claim it.
 
     No agent claims a failed task by itself.

@@ -73,7 +73,7 @@ def fold(notes: Iterable[WorktreeNoted]) -> Worktrees:
     for note in notes:
         if note.call and note.act in _DONE:
             done[note.call] = note
-        tree = _after(trees.get(note.name), note)
+        tree = _apply_act(trees.get(note.name), note)
         if tree is not None:
             trees[note.name] = tree
             gone.pop(note.name, None)
@@ -82,7 +82,7 @@ def fold(notes: Iterable[WorktreeNoted]) -> Worktrees:
     return Worktrees(trees, done, gone)
 
 
-def _after(tree: Worktree | None, note: WorktreeNoted) -> Worktree | None:
+def _apply_act(tree: Worktree | None, note: WorktreeNoted) -> Worktree | None:
     """Return a worktree after one more act; None: it does not exist."""
     if note.act == "making":
         began = Worktree(

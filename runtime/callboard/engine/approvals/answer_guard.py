@@ -47,7 +47,7 @@ class AnswerGuard:
         self._commit = commit
         self.report = report
         self._prefixes = guarded_prefixes(session)
-        self._vouched = set[str]()
+        self._accepted_digests = set[str]()
         """Digests of announced writes, and of those of this process, that have not arrived yet. Those of mail stay,
         because a mailbox can be read twice."""
         self._trusted: dict[str, int] = {}
@@ -61,19 +61,19 @@ class AnswerGuard:
         for prefix in self._prefixes:
             self._board.take(*await rows_of(self._store, prefix))
 
-    def vouch(self, digests: Sequence[str]) -> None:
+    def accept_digests(self, digests: Sequence[str]) -> None:
         """Accept the writes with these digests when they arrive."""
-        self._vouched.update(digests)
+        self._accepted_digests.update(digests)
 
     def expect(self, writes: Sequence[Write]) -> None:
         """Accept these writes, which this process is about to make."""
-        self.vouch(vouched_digests(self._session, writes))
+        self.accept_digests(vouched_digests(self._session, writes))
 
     def admits(self, stream: str, seq: int, data: bytes, envelope: Envelope) -> bool:
         """Return False if a record of a mailbox is guarded, and nobody vouched for it."""
         if envelope.sender != "person" and envelope.type != "command":
             return True
-        return seq <= self._trusted.get(stream, 0) or write_digest(stream, data) in self._vouched
+        return seq <= self._trusted.get(stream, 0) or write_digest(stream, data) in self._accepted_digests
 
     async def take(self, *rows: Row) -> None:
         """Apply rows of the store to the cache, and write those again that were forged."""
@@ -105,10 +105,10 @@ class AnswerGuard:
         if not row.key.startswith(self._prefixes) or row.revision <= self._board.revision(row.key):
             return True
         digest = write_digest(row.key, row.value)
-        if digest not in self._vouched:
+        if digest not in self._accepted_digests:
             return False
         # Used once: a later forger could write the same value again, such as a rule from before it was revoked.
-        self._vouched.remove(digest)
+        self._accepted_digests.remove(digest)
         return True
 
     def _is_cached(self, row: Row) -> bool:

@@ -154,14 +154,14 @@ class HostBroker(ApproverBroker):
         for request_id, open_request in list(self._open.items()):
             match = self._board.request(request_id)
             if match is not None:
-                self._settle(match[0], open_request)
+                self._allow_by_rules(match[0], open_request)
 
     def _opened(self, request: Request, open_request: _Open) -> None:
-        self._settle(request, open_request)
+        self._allow_by_rules(request, open_request)
         if request.kind in NOBODY_WAITS and request.expires_at is not None:
             self._start(open_request, partial(self._until_over, request.id))
 
-    def _settle(self, request: Request, open_request: _Open) -> None:
+    def _allow_by_rules(self, request: Request, open_request: _Open) -> None:
         """Allow a request that newer session rules allow.
 
         The user is then not asked twice about one class of calls.

@@ -300,4 +300,4 @@ async def tend_hooks(host: SessionRuntime) -> None:
         )
         await host.commit(sending(host.session, envelope))
 
-    await host.ports.hooks.tend(tell)
+    await host.ports.hooks.run_background(tell)

@@ -212,12 +212,12 @@ class HookRegistry:
         """Return True if any hook is registered for this event."""
         return bool(self._hooks.get(event))
 
-    async def tend(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
+    async def run_background(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
         """Run background hooks until cancelled, and pass their output to `tell`.
 
         No background hook outlives this call.
         """
-        await self._background.tend(tell)
+        await self._background.run_background(tell)
 
     async def pre_tool_use(self, event: PreToolUse) -> PreVerdict:
         """Return the combined answer of the hooks to a call. Raises nothing."""
@@ -251,7 +251,7 @@ class HookRegistry:
 
     async def _ask_all(self, event: HookEvent) -> tuple[list[HookOutcome], HookEvent]:
         """Run every hook that matches the event. Return their results in order, and the event as rewritten."""
-        hooks = self._about(event)
+        hooks = self._matching_hooks(event)
         replies: dict[Registration, HookOutcome] = {}
         try:
             await self._ask_handlers([each for each in hooks if not callable(each.handler)], event, replies)
@@ -283,7 +283,7 @@ class HookRegistry:
             if registration.terms.heard_by(by) and (callable(registration.handler) or reaches_handlers(event))
         )
 
-    def _about(self, event: HookEvent) -> tuple[Registration, ...]:
+    def _matching_hooks(self, event: HookEvent) -> tuple[Registration, ...]:
         """Return the hooks that match the event, to be run now. A hook that runs only once never runs twice at once."""
         concerned = tuple(registration for registration in self.about(event) if registration not in self._once)
         self._once.update(registration for registration in concerned if registration.terms.once)
@@ -418,7 +418,7 @@ log = structlog.get_logger("callboard.hooks")
 
 
 @dataclass(slots=True)
-class _Tended:
+class _BackgroundRun:
     group: TaskGroup
     tell: Callable[[LateHookOutput], Awaitable[None]]
 
@@ -427,30 +427,32 @@ class BackgroundHooks:
     """All background hooks of a session."""
 
     def __init__(self) -> None:
-        self._tended: _Tended | None = None
+        self._background_run: _BackgroundRun | None = None
         self._running = 0
 
-    async def tend(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
+    async def run_background(self, tell: Callable[[LateHookOutput], Awaitable[None]]) -> None:
         """Run background hooks until cancelled."""
         async with anyio.create_task_group() as group:
-            self._tended = _Tended(group, tell)
+            self._background_run = _BackgroundRun(group, tell)
             try:
                 await anyio.sleep_forever()
             finally:
-                self._tended = None
+                self._background_run = None
                 group.cancel_scope.cancel()
 
     def begin(self, by: str, handler: HookHandler, event: HookEvent, timeout: float, *, wakes: bool) -> str:
         """Begin a background hook. Return the reason if it cannot run; empty if it runs."""
-        if self._tended is None:
+        if self._background_run is None:
             return "nothing runs in the background here"
         if self._running >= MOST:
             return f"{MOST} hooks run in the background already"
         self._running += 1
-        self._tended.group.start_soon(self._run, self._tended, by, _Begun(handler, event, timeout, wakes))
+        self._background_run.group.start_soon(
+            self._run, self._background_run, by, _Begun(handler, event, timeout, wakes)
+        )
         return ""
 
-    async def _run(self, tended: _Tended, by: str, begun: _Begun) -> None:
+    async def _run(self, tended: _BackgroundRun, by: str, begun: _Begun) -> None:
         try:
             result = await begun.result()
         finally:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from callboard.core.decoding import read_envelope, read_event
 from callboard.core.keys import dead_key, journal, mailbox
-from callboard.core.messaging.dead_letters import dead_letter, over, teller
+from callboard.core.messaging.dead_letters import dead_letter, life_to_notify, over
 from callboard.core.messaging.envelopes import sending
 from callboard.core.reports.receipts import Receipt, newest, receipts
 from callboard.engine.recall import PAGE, recall
@@ -136,7 +136,7 @@ class DeadLetters:
         for dead in unread:
             log.warning("dead letter", envelope=dead.id, type=dead.type, sender=dead.sender, recipient=dead.recipient)
             match = host.board.agent(dead.sender)
-            life = teller(dead, match[0] if match else None)
+            life = life_to_notify(dead, match[0] if match else None)
             if life is not None:
                 letters.append(sending(host.session, dead_letter(dead, life, now)))
             elif dead.sender == "person" and dead.type == "prompt":

@@ -70,9 +70,9 @@ class Mailboxes:
         waiting = unheard + len(state.inbox.mail) + self._coming[stream]
         if not sender:
             return MailboxLoad(waiting, self.limit, since)
-        return MailboxLoad(waiting, self.limit, since, self._of(stream, sender, state), MOST_UNREAD)
+        return MailboxLoad(waiting, self.limit, since, self._unread_count(stream, sender, state), MOST_UNREAD)
 
-    def _of(self, stream: str, sender: str, state: AgentState) -> int:
+    def _unread_count(self, stream: str, sender: str, state: AgentState) -> int:
         """Return the number of unread envelopes of one sender."""
         unheard = self._unheard.get(stream, deque())
         while unheard and unheard[0][0] <= state.inbox.position:

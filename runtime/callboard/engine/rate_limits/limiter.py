@@ -185,7 +185,7 @@ class KeyLimiter:
             self.turn()
             reason = "" if place.went else self._reason_to_wait(asking.model)
             while not place.went:
-                slept_until = await place.stirring(self._clock)
+                slept_until = await place.until_changed_or_due(self._clock)
                 if place.fault is not None:
                     raise CallFault(place.fault)
                 if slept_until is not None:
@@ -430,7 +430,7 @@ class _Place:
             self.until = until
             self._changed.notify()
 
-    async def stirring(self, clock: Clock) -> float | None:
+    async def until_changed_or_due(self, clock: Clock) -> float | None:
         """Wait for a change and return None, or until the set time and return it."""
         until = self.until
         if until is None or self._changed.changes != self._seen:

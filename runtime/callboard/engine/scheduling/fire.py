@@ -128,15 +128,15 @@ async def _agent_of(host: SessionRuntime, schedule: Schedule, fire: Fire, now: f
         if len(living) >= host.max_agents:
             raise ToolRefused(f"there is no room for its agent: the team is full ({host.max_agents}, team.max_agents)")
         life, revision = (match[0].incarnation + 1, match[1]) if match else (1, 0)
-        return name, life, await _made(host, schedule, "teammate", life=(name, life, revision), now=now)
+        return name, life, await _new_agent_writes(host, schedule, "teammate", life=(name, life, revision), now=now)
     name = own_name(schedule) + subagent_suffix(envelope_id(fire))
     match = host.board.agent(name)
     if match is not None:  # the same attempt, repeated
         return name, match[0].incarnation, []
-    return name, 1, await _made(host, schedule, "subagent", life=(name, 1, 0), now=now)
+    return name, 1, await _new_agent_writes(host, schedule, "subagent", life=(name, 1, 0), now=now)
 
 
-async def _made(
+async def _new_agent_writes(
     host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, life: tuple[str, int, int], now: float
 ) -> list[Write]:
     """Return the writes of a new agent's row and spec: below the lead, with no more rights than the lead."""
@@ -179,12 +179,12 @@ async def _spec(host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, na
         "parent": "lead",
         "tools": allowed_tools(tools, spec.rules.deny),
         "claims_tasks": False,
-        "ask_deadline": _sooner(spec.ask_deadline, lead.ask_deadline),
+        "ask_deadline": _shortest_wait(spec.ask_deadline, lead.ask_deadline),
     }
     return narrowed(spec.model_copy(update=update), schedule.rights)
 
 
-def _sooner(*deadlines: float | None) -> float | None:
+def _shortest_wait(*deadlines: float | None) -> float | None:
     """Return the shortest wait for an answer; None: all wait forever.
 
     If the lead does not wait, no agent of the session waits, in any host.

@@ -323,7 +323,7 @@ class FireSettler:
         """Apply the changes of a fire that come from its journal, the end of its schedule, or its deadline."""
         course = self._progress(open_fire, now)
         if course is not None and course.stage == "ended":
-            await self._settle(open_fire.fire, course)
+            await self._record_end(open_fire.fire, course)
         elif course is not None and course.stage == "running" and open_fire.fire.began_at != course.began_at:
             await self.commit(*self._fires.puts(running(open_fire.fire, course)))
         elif course is None and self._is_over(open_fire.fire):
@@ -359,7 +359,7 @@ class FireSettler:
         schedule = self._schedule(fire)
         return schedule is None or (schedule.state in ("cancelled", "paused") and not is_by_hand(fire))
 
-    async def _settle(self, fire: Fire, course: FireProgress) -> None:
+    async def _record_end(self, fire: Fire, course: FireProgress) -> None:
         """Record the end of a fire in the history, with its effects, in one commit."""
         host = self._host
         match = host.board.schedule(fire.schedule)

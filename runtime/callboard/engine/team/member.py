@@ -427,7 +427,7 @@ async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: 
         # Each attempt continues from the journal
         # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
         for _ in range(SETTLINGS):
-            settled = await guarded(_settle(host, member, order, pid), row.name)
+            settled = await guarded(_settle_stopped(host, member, order, pid), row.name)
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
@@ -437,7 +437,7 @@ async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: 
     return "stopped", f"ended by {order.by}"
 
 
-async def _settle(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+async def _settle_stopped(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Settle a stopped life from its journal, once none of its operations runs."""
     row = current_row(host, member.row)
     state = await recall(host.ports.store, host.session, row.name, row.incarnation)

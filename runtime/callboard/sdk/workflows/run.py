@@ -237,7 +237,7 @@ class Workflow:
         async def run_item(place: int) -> None:
             results[place] = await these[place]
 
-        await self._together([lambda place=place: run_item(place) for place in range(len(these))], len(these))
+        await self._run_parallel([lambda place=place: run_item(place) for place in range(len(these))], len(these))
         return tuple(results)
 
     async def map(
@@ -254,7 +254,7 @@ class Workflow:
         async def run_item(place: int) -> None:
             results[place] = await function(Workflow(self._shared, f"{part}[{place}]/"), items[place])
 
-        await self._together([lambda place=place: run_item(place) for place in range(len(items))], limit)
+        await self._run_parallel([lambda place=place: run_item(place) for place in range(len(items))], limit)
         return cast("list[R]", results)
 
     @overload
@@ -294,7 +294,7 @@ class Workflow:
 
         return await self.map(items, through, limit=limit)
 
-    async def _together(self, parts: Sequence[Callable[[], Awaitable[None]]], limit: int) -> None:
+    async def _run_parallel(self, parts: Sequence[Callable[[], Awaitable[None]]], limit: int) -> None:
         if limit < 1:
             raise UsageError("limit: a whole number from 1")
         places = anyio.CapacityLimiter(limit)

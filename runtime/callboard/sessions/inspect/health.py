@@ -90,7 +90,7 @@ async def _trouble(store: Store, session: str, *, whole: bool) -> SessionUnreada
             if whole and agent.life != "stopped":
                 await recall(store, session, agent.name, agent.incarnation)
             elif not whole:
-                await _newest(store, journal(session, agent.name, agent.incarnation))
+                await _read_newest_record(store, journal(session, agent.name, agent.incarnation))
     except SessionUnreadable as wrong:
         return wrong
     except ValueDamaged as damage:
@@ -99,7 +99,7 @@ async def _trouble(store: Store, session: str, *, whole: bool) -> SessionUnreada
     return None
 
 
-async def _newest(store: Store, stream: str) -> None:
+async def _read_newest_record(store: Store, stream: str) -> None:
     """Read the newest record of a journal. Raises `SessionUnreadable` if a newer version wrote it."""
     last = await store.last(stream)
     for record in await records_of(store, stream, max(0, last - 1)):

@@ -108,7 +108,7 @@ async def read_hosts(store: Store) -> StoreHosts:
     """Return the hosts of a store, and the sessions that wait for one."""
     processes = await store.present()
     rows = {row.key: _host_row(row) for row in await rows_of(store, host_key(""))}
-    hosts = [_listed(process, rows) for process in processes if about_of(process).serves or hosted_by(process)]
+    hosts = [_listed_host(process, rows) for process in processes if about_of(process).serves or hosted_by(process)]
     hosted = {session for process in processes for session in hosted_by(process)}
     choices = choices_of(processes)
     waiting = [
@@ -144,7 +144,7 @@ def _host_row(row: Row) -> HostRow | None:
         return None
 
 
-def _listed(process: PresentProcess, rows: dict[str, HostRow | None]) -> ListedHost:
+def _listed_host(process: PresentProcess, rows: dict[str, HostRow | None]) -> ListedHost:
     about = about_of(process)
     sessions = hosted_by(process)
     own = [row for session in sessions if (row := rows.get(host_key(session))) is not None]

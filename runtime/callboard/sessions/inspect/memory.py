@@ -119,7 +119,7 @@ class MemoryInspector:
         ]
         return existing or [(place, str(folder.path)) for place, folder in self._folders]
 
-    def saying(self, name: str, text: str) -> NoteChange:
+    def text_change(self, name: str, text: str) -> NoteChange:
         """Return the change that sets a note's text, or creates a note.
 
         `text` includes front matter or is the body alone. Raises `UsageError`.

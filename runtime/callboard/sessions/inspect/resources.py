@@ -208,7 +208,7 @@ TASKS: Resource[BoardTask] = Resource(
 # Requests
 
 
-def _about(row: Request) -> str:
+def _request_subject(row: Request) -> str:
     """Return the subject, and who answers if a person cannot."""
     if row.status != "pending" or "person" in row.may_answer:
         return row.subject
@@ -223,7 +223,7 @@ REQUESTS: Resource[Request] = Resource(
         Column("REV", lambda row: str(row.revision) if row.kind == "plan" else ""),
         Column("SINCE", lambda row: when(row.created_at)),
         Column("UNTIL", lambda row: when(row.expires_at) if row.status == "pending" else row.status),
-        Column("ABOUT", _about),
+        Column("ABOUT", _request_subject),
     ),
     "nothing waits for an answer",
     summary={

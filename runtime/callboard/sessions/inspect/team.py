@@ -263,7 +263,7 @@ class TeamInspector:
         """
         row = self._living(name, "Stopping")
         await command_as_person(self.store, self.session, AgentCommand("stop", name, reason), now=self._clock.now())
-        return await self._until(row, lambda now: now.life == "stopped")
+        return await self._wait_until(row, lambda now: now.life == "stopped")
 
     async def kill(self, name: str, reason: str = "") -> bool:
         """Have the supervisor end an agent in any state.
@@ -272,7 +272,7 @@ class TeamInspector:
         """
         row = self._living(name, "Killing")
         await self._order("kill", row, reason)
-        return await self._until(row, lambda now: now.life == "stopped")
+        return await self._wait_until(row, lambda now: now.life == "stopped")
 
     async def resume(self, name: str) -> bool:
         """Resume an agent that was parked after crashes.
@@ -283,7 +283,7 @@ class TeamInspector:
         if row.life != "crashed":
             raise UsageError(f"{name} is not parked: it is {row.life}")
         await self._order("resume", row, "")
-        return await self._until(row, lambda now: now.life != "crashed")
+        return await self._wait_until(row, lambda now: now.life != "crashed")
 
     async def raise_budget(self, name: str, raise_to: Budget) -> Budget:
         """Raise an agent's total budget, and return the new one.
@@ -340,7 +340,7 @@ class TeamInspector:
         order = AdminOrder(kind, row.name, row.incarnation, reason)
         await order_as_person(self.store, self.session, order, now=self._clock.now())
 
-    async def _until(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
+    async def _wait_until(self, row: AgentRow, done: Callable[[AgentRow], bool]) -> bool:
         """Wait until the host has processed the order."""
         await self.look_around()
         if self._host is None:

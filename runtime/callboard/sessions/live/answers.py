@@ -77,7 +77,7 @@ async def _serve(guard: AnswerGuard, admission: PeerAdmission, connection: socke
         with anyio.fail_after(REQUEST_WITHIN):
             digests = read_announcement(await first_line(connection))
         if not refused:
-            guard.vouch(digests)
+            guard.accept_digests(digests)
         connection.sendall(reply_line(refused))  # fits into the buffer of the connection
     except (OSError, TimeoutError, LiveProtocolError) as error:
         live_log().info("an announcement was refused", error=str(error))

@@ -105,12 +105,12 @@ class LiveHost:
                 await serve_connections(listener, self._serve_reader, most=_MOST_READERS)
 
     async def _serve_reader(self, connection: socket.socket) -> None:
-        request = await self._admitted(connection)
+        request = await self._read_request(connection)
         if request is None:
             return
         reader = LiveReader(connection, request)
         self._flush()  # so that the new reader does not get twice what was gathered
-        self._greet(reader)
+        self._send_greeting(reader)
         self._readers.add(reader)
         self._runtime.on_streaming = self._gather
         try:
@@ -120,7 +120,7 @@ class LiveHost:
             if not self._readers:
                 self._runtime.on_streaming = None
 
-    async def _admitted(self, connection: socket.socket) -> LiveRequest | None:
+    async def _read_request(self, connection: socket.socket) -> LiveRequest | None:
         """Return the request of a follower; None for one that is refused."""
         try:
             if await self._admission.refuses(connection):
@@ -131,11 +131,11 @@ class LiveHost:
             live_log().info("a follower was refused", error=str(error))
         return None
 
-    def _greet(self, reader: LiveReader) -> None:
+    def _send_greeting(self, reader: LiveReader) -> None:
         """Send the greeting, and the text so far of all replies that stream now."""
-        reader.buffer.greet(greeting_line(self._runtime.session))
+        reader.buffer.add_line(greeting_line(self._runtime.session))
         for reply in self._runtime.replies.values():
-            if reply.deltas and reader.request.wants(reply.agent):
+            if reply.deltas and reader.request.includes(reply.agent):
                 reader.buffer.add(_name_of(reply), _lines_of(reply, reply.deltas))
         reader.push()
 
@@ -149,7 +149,7 @@ class LiveHost:
             return
         if gathered is not None:
             self._send(*gathered)
-        elif not any(reader.request.wants(reply.agent) for reader in self._readers):
+        elif not any(reader.request.includes(reply.agent) for reader in self._readers):
             return
         self._gathered[reply.agent] = reply, [delta]
         self._news.notify()
@@ -172,7 +172,7 @@ class LiveHost:
     def _send(self, reply: StreamingReply, deltas: Sequence[Delta]) -> None:
         lines = _lines_of(reply, deltas)
         for reader in self._readers:
-            if reader.request.wants(reply.agent):
+            if reader.request.includes(reply.agent):
                 reader.buffer.add(_name_of(reply), lines)
 
 

@@ -91,7 +91,7 @@ def _files(rules: SeatbeltRules) -> Iterator[str]:
     devices = [f"(literal {quote(path)})" for path in DEVICES]
     yield _rule("allow file-read* file-map-executable", ['(literal "/")', *devices, *readable])
     # Programs look at each folder on the way to a file (realpath).
-    above = dict.fromkeys(folder for area in (*rules.read, *rules.write) for folder in _above(area.path))
+    above = dict.fromkeys(folder for area in (*rules.read, *rules.write) for folder in _folders_above(area.path))
     if above:
         yield _rule("allow file-read-metadata", [f"(literal {quote(path)})" for path in above])
     closed = [
@@ -140,7 +140,7 @@ def _either_case(character: str) -> str:
     raise ValueError(f"{character!r} is not expected in the name of a protected file")
 
 
-def _above(path: str) -> Iterator[str]:
+def _folders_above(path: str) -> Iterator[str]:
     """Yield the folders above a path, without the root."""
     parts = path.strip("/").split("/")[:-1]
     for end in range(1, len(parts) + 1):

@@ -240,7 +240,7 @@ class AnswerWatch:
         return False
 
     def give_up(self) -> None:
-        """Break all connections that wait for an answer, and refuse new ones until `hear`.
+        """Break all connections that wait for an answer, and refuse new ones until `allow_connections`.
 
         A process that is cut off must leave soon, and each statement would wait again.
         """
@@ -250,7 +250,7 @@ class AnswerWatch:
         for entry in waiting:
             _break(entry)
 
-    def hear(self) -> None:
+    def allow_connections(self) -> None:
         """Allow new connections: the server has answered."""
         self.silent = False
 

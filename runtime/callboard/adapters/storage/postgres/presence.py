@@ -481,7 +481,7 @@ class Presence:
                 (self._space, self._pid, self._started, self._place, socket.gethostname(), listening, state.about),
             )[0][0]
         state.row.renewed = sent
-        self._watch.hear()
+        self._watch.allow_connections()
         self._patience.resume()
         # Only once the row says so: until then nobody rings, and the look at everything would come too early
         # (test_a_follower_that_begins_while_its_row_is_renewed_is_rung).

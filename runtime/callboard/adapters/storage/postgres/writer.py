@@ -222,7 +222,7 @@ class PostgresWriter:
     def _failure_of(self, jobs: list[CommitJob], attempt: _Attempt, waits: _Waits) -> Exception | None:
         """Try once. Return None if the transaction is committed, else why it is not."""
         try:
-            self._try(jobs, attempt)
+            self._run_transaction(jobs, attempt)
         except psycopg.Error as error:
             return None if self._is_committed(attempt, error, waits) else error
         except Exception as error:  # noqa: BLE001 - the callers get any exception: a name that no table can hold
@@ -255,7 +255,7 @@ class PostgresWriter:
             attempt.unknown = took_place is None
             return bool(took_place)
 
-    def _try(self, jobs: list[CommitJob], attempt: _Attempt) -> None:
+    def _run_transaction(self, jobs: list[CommitJob], attempt: _Attempt) -> None:
         """Run one transaction. Raises `psycopg.Error`."""
         connection = self._connected()
         names = GroupNames.of((job.writes, job.fence) for job in jobs)

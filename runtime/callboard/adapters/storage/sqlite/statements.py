@@ -101,7 +101,7 @@ def keys(connection: apsw.Connection, prefix: str) -> list[Row]:
     rows = run(
         connection,
         "SELECT key, revision, crc, value FROM row WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key",
-        (prefix, _after(prefix)),
+        (prefix, _end_of_prefix(prefix)),
     )
     return [_row(*row) for row in rows]
 
@@ -112,7 +112,7 @@ def changes(connection: apsw.Connection, prefix: str, position: int) -> tuple[Se
     `position`: the number of the commit; 0: all existing rows. A follower that continued from the newest row of its
     own prefix would each time read every later row of all other prefixes again.
     """
-    bounds = (prefix, _after(prefix))
+    bounds = (prefix, _end_of_prefix(prefix))
     # Read first: the next call then returns a change between the two queries. The other order would lose it.
     reached = _newest_change(connection)
     if position == 0:
@@ -153,7 +153,7 @@ def _row(key: str, revision: int, crc: int, value: bytes | None) -> Row:
     return Row(key, value, revision)
 
 
-def _after(prefix: str) -> str | bytes:
+def _end_of_prefix(prefix: str) -> str | bytes:
     """Return the least value that sorts after every text with this prefix."""
     following = text_after(prefix)
     return _ABOVE_ALL_TEXT if following is None else following

@@ -178,7 +178,7 @@ class Writer:
         return batch, entry
 
     def _commit(self, batch: list[Job[Any]]) -> None:
-        failure = self._try(batch)
+        failure = self._run_transaction(batch)
         if failure is None:
             return
         if len(batch) > 1:
@@ -189,13 +189,13 @@ class Writer:
         # test_a_run_waits_for_room_on_the_disk).
         wait = ObstacleWait(self._patience, alone=0.0)
         while isinstance(failure, StoreFull) and wait.goes_on(f"{failure}. Waiting for that"):
-            failure = self._try(batch)
+            failure = self._run_transaction(batch)
         if failure is None:
             wait.over(f"{self._folder} can be written again: nothing was lost")
         else:
             batch[0].waiter.error = failure
 
-    def _try(self, batch: list[Job[Any]]) -> Exception | None:
+    def _run_transaction(self, batch: list[Job[Any]]) -> Exception | None:
         """Run the jobs as one transaction. Return the error if it failed and was rolled back."""
         # The disk may have refused only one large job. Each is tried alone, so that the others succeed
         # (test_one_commit_too_large_for_the_disk_does_not_fail_the_others).

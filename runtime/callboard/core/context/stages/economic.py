@@ -186,7 +186,7 @@ class Moment:
         saves = self.prices.read * plan.frees
         if self.over:
             return True
-        if saves * self.steps_left <= plan.price + self._risk(plan):
+        if saves * self.steps_left <= plan.price + self._repeat_cost(plan):
             return False
         if not self.warm or self.situation.cycle.touched:
             return True  # messages behind it are stored again in any case
@@ -202,7 +202,7 @@ class Moment:
             return None
         if self.situation.summaries_failed or ("summarize_all", self.view.revision) in self.situation.tried:
             return None
-        upto = self._tail()
+        upto = self._foldable_count()
         standing = sum(block.tokens for message in messages[:upto] for block in message.blocks if is_summary(block))
         rebuild = standing >= answer * int(self.settings["summaries"])
         folded = split(messages, upto, self.budget, rebuild=rebuild).folded_tokens
@@ -308,7 +308,7 @@ class Moment:
         steps = self.situation.steps
         return steps - self.situation.forgotten.used.get(path, steps - age) - self.keep
 
-    def _risk(self, plan: ClearingBatch) -> float:
+    def _repeat_cost(self, plan: ClearingBatch) -> float:
         """Estimate the expected cost of requesting some of the batch again: storing it, and an extra step."""
         forgotten = self.situation.forgotten
         chance = (forgotten.rereads + 0.5) / (forgotten.taken + 25)
@@ -323,7 +323,7 @@ class Moment:
             return separate
         return min(separate, shared_prefix_price(self.view, request, facts))
 
-    def _tail(self) -> int:
+    def _foldable_count(self) -> int:
         """Return the number of messages that may be folded: all before the oldest result that is still in use."""
         messages = self.view.messages
         start = len(messages) - 2 * int(self.settings["newest"]) - 1

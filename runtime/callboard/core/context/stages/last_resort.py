@@ -144,7 +144,7 @@ def _parts(messages: Sequence[ViewMessage]) -> Iterator[_Part]:
         for place, block in enumerate(message.blocks)
         if id(block) in marked
     ]
-    yield from sorted((part for part in (*own, *pinned) if _whole(part.block)), key=lambda part: _rank(part, newest))
+    yield from sorted((part for part in (*own, *pinned) if _is_large(part.block)), key=lambda part: _rank(part, newest))
 
 
 def _rank(part: _Part, newest: ViewMessage | None) -> tuple[int, int]:
@@ -154,7 +154,7 @@ def _rank(part: _Part, newest: ViewMessage | None) -> tuple[int, int]:
     return (0 if is_result(block) else 2 if block.source == "person" else 1), -block.tokens
 
 
-def _whole(block: ViewBlock) -> bool:
+def _is_large(block: ViewBlock) -> bool:
     """Return True if the block is unreduced and large enough for a file."""
     if len(words_of(block)) <= _SMALL:
         return False

@@ -95,7 +95,10 @@ def clear_old_results(view: Conversation, budget: int, situation: Situation, par
     All results that can be cleared are cleared together: each edit costs a cached prefix.
     """
     settings = {**CLEAR, **params}
-    if held(view) <= settings["over"] * budget or _most(view, settings["left_alone"]) < settings["at_least"] * budget:
+    if (
+        held(view) <= settings["over"] * budget
+        or _savings_bound(view, settings["left_alone"]) < settings["at_least"] * budget
+    ):
         return None
     edits: list[Edit] = []
     saved = 0
@@ -108,7 +111,7 @@ def clear_old_results(view: Conversation, budget: int, situation: Situation, par
     return edits if saved >= settings["at_least"] * budget else None
 
 
-def _most(view: Conversation, left_alone: int) -> int:
+def _savings_bound(view: Conversation, left_alone: int) -> int:
     """Return a quick upper bound of the savings, so that a long view is not searched in vain at each step."""
     # Results that are too small for `bulk` have texts of up to 96 bytes.
     return view.messages.bulk if left_alone >= 96 else view.result_tokens

@@ -207,10 +207,10 @@ def summarize_regions(view: Conversation, budget: int, situation: Situation, par
     keeps = _keeper(messages)
     most = max(1_000, 5 * (settings["max_tokens"] - 200))
     least = 0 if size > budget else min(int(settings["at_least"] * budget), most // 2)
-    old = _worth(regions(messages[:window], keeps, most), messages, situation, settings=settings, least=least)
+    old = _worthwhile(regions(messages[:window], keeps, most), messages, situation, settings=settings, least=least)
     recent: list[Region] = []
     if size > (1 - settings["spare"] if going else settings["hard"]) * budget:
-        recent = _worth(
+        recent = _worthwhile(
             regions(messages[:tail], keeps, most, start=window), messages, situation, settings=settings, least=least
         )
     for candidates in (old, recent):
@@ -352,7 +352,7 @@ def _window(messages: Sequence[ViewMessage], budget: int, settings: Json) -> int
     return start
 
 
-def _worth(
+def _worthwhile(
     candidates: Sequence[Region], messages: Sequence[ViewMessage], situation: Situation, *, settings: Json, least: int
 ) -> list[Region]:
     """Return the regions of at least `least` tokens that a summary makes shorter and that have not failed before."""

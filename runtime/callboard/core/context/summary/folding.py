@@ -108,7 +108,7 @@ def split(messages: Sequence[ViewMessage], upto: int, budget: int, *, rebuild: b
         else:
             folds.append(block)
     demands += [demand for block in spoken_blocks if id(block) not in retained for demand in _demanded(block)]
-    fitting = _newest(list(dict.fromkeys(demands)), budget * DEMAND_SHARE // 100)
+    fitting = _newest_that_fit(list(dict.fromkeys(demands)), budget * DEMAND_SHARE // 100)
     return ViewSplit(tuple(stays), tuple(folds), pinned, unsaid, dropped, fitting)
 
 
@@ -199,7 +199,7 @@ def state_text(state: StateBlock, budget: int) -> str:
 
 
 def _newest_files(paths: tuple[str, ...], room: int) -> tuple[str, ...]:
-    fitting = _newest(paths, room)
+    fitting = _newest_that_fit(paths, room)
     omitted = len(paths) - len(fitting)
     return (f"({omitted} earlier ones: see the transcript)", *fitting) if omitted else paths
 
@@ -276,7 +276,7 @@ def _demands_in(block: ViewBlock) -> list[str]:
     return [line.removeprefix("- ") for line in listed.splitlines()] if mark and _UNSAID.match(head) else []
 
 
-def _newest(texts: Sequence[str], room: int) -> tuple[str, ...]:
+def _newest_that_fit(texts: Sequence[str], room: int) -> tuple[str, ...]:
     """Return the newest texts that fit, in their order."""
     fitting: list[str] = []
     for text in reversed(texts):

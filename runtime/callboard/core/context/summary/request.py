@@ -450,7 +450,7 @@ def _put_back(before: Conversation, edits: tuple[Edit, ...], gone: Sequence[Requ
     last = folds[-1]
     edit = edits[last]
     placed = [_edit_block(item.block, pinned=item.kind == "pinned") for item in gone if item.block is not None]
-    state = render_state(_only(gone))
+    state = render_state(_state_of_missing(gone))
     # The count of a snip stays the last block: blocks after it would count as additional snipped messages.
     end = len(edit.blocks) - (edit.kind == "snipped")
     notes = [note(state)] if state else []
@@ -462,7 +462,7 @@ def _edit_block(block: ViewBlock, *, pinned: bool) -> Placed:
     return Placed(data=block.data, source=block.source, pinned=pinned, compactable=block.compactable)
 
 
-def _only(gone: Sequence[RequiredItem]) -> StateBlock:
+def _state_of_missing(gone: Sequence[RequiredItem]) -> StateBlock:
     """Return a state that contains only the missing content."""
     lists = {field: tuple(item.entry for item in gone if item.kind == kind) for kind, field in _FIELDS.items()}
     return StateBlock.model_validate({**lists, "plan": next((item.entry for item in gone if item.kind == "plan"), "")})
