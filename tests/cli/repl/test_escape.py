@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,14 @@ def test_it_stops_a_compaction_between_turns_and_says_so(screen: PtyScreen, key:
     screen.wait(r"(?s)^stopping the turn.*^lead summary failed: interrupted.*1 idle")
     screen.type("hello\r")
     screen.wait(r"(?s)^> hello$.*^lead I see\.$")
+
+
+def test_a_signal_at_a_question_leaves_with_the_way_back(screen: PtyScreen) -> None:
+    screen.type("make it\r")
+    screen.wait(r"allow this\?")
+    screen.process.send_signal(signal.SIGTERM)
+    screen.wait(r"(?s)1 waits for you \(`callboard plans`\)$.*^the session is kept: .*^callboard: ended by SIGTERM$")
+    assert screen.process.wait(180) == 143
 
 
 def test_it_closes_a_menu(screen: PtyScreen) -> None:

@@ -45,7 +45,7 @@ from callboard.cli.terminal.approver import PersonApprover
 from callboard.cli.terminal.frame import DrawnFrame, Frame, echoed
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.plan_editor import edit_at
-from callboard.cli.terminal.signals import TWICE, ExitRequests, handle_end, run_with_signals
+from callboard.cli.terminal.signals import TWICE, ExitRequests, ended_by, handle_end, run_with_signals
 from callboard.cli.terminal.terminal import Line, Terminal, block
 from callboard.cli.views.status import (
     attached_block,
@@ -148,8 +148,12 @@ class Repl:
                 listed = self._lists_agents()
                 self._terminal.terminal_print(attached_block(session, session.where, listed=listed, streams=True))
             self._terminal.flush()
-            with self._line.display():
-                code = await self._talk_to_session(session)
+            try:
+                with self._line.display():
+                    code = await self._talk_to_session(session)
+            except anyio.get_cancelled_exc_class():  # SIGTERM, or a lost terminal
+                self._terminal.terminal_print(left_block(session, host_of(session)))
+                raise
             if self._end is None and self.switched is None:
                 self._terminal.terminal_print(left_block(session, host_of(session)))
             return code
@@ -439,6 +443,8 @@ def run_repl(
             await group.start(handle_end, leaving, group.cancel_scope)
             codes.append(await until_left())
             group.cancel_scope.cancel()
+        if not codes and leaving.code is not None:
+            terminal.terminal_print(block(f"callboard: {ended_by(leaving.code)}", "warn"))
         return codes[0] if codes else leaving.code or 0
 
     async def until_left() -> int:
