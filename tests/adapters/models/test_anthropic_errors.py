@@ -35,6 +35,8 @@ def anyio_backend() -> str:
         ("413 Large", "request_too_large", "Request exceeds the maximum size", "too_long"),
         ("400 Bad", "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", "too_long"),
         ("400 Bad", "invalid_request_error", "`context_length_exceeded` for this deployment", "too_long"),
+        ("400 Bad", "invalid_request_error", "Too much media: 0 document pages + 101 images > 100", "too_long"),
+        ("400 Bad", "invalid_request_error", "messages: too many images and documents: 21 + 0 > 20", "too_long"),
         ("429 Slow", "rate_limit_error", "prompt is too long: not a 400", "rate_limited"),
         ("500 Error", "api_error", "too many tokens, says a broken server", "server"),
         ("400 Bad", "invalid_request_error", "Your credit balance is too low to access the API.", "spend_limit"),

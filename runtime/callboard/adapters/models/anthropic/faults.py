@@ -60,6 +60,9 @@ class FaultTexts:
         "too many tokens",
         "context_length_exceeded",
         "exceed context limit",
+        # More images than a service takes, whose limit may be lower than the vendor's: a compaction drops old ones.
+        "too much media",
+        "too many images",
     )
     spend_limit: tuple[str, ...] = ("credit balance is too low", "api usage limits", "spend limit")
 
