@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.core.json_schema import check_input
+from callboard.core.json_schema import check_input, schema_fault
 
 OBJECT = {
     "type": "object",
@@ -73,3 +73,31 @@ def test_what_fits_passes(schema: dict[str, Any], given: Any) -> None:
 )
 def test_what_does_not_fit_is_told_by_its_field(schema: dict[str, Any], given: Any, said: str) -> None:
     assert check_input(schema, given) == said
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({}, ""),
+        (OBJECT, ""),
+        (
+            {"properties": {"any": True, "list": {"type": ["array", "null"], "items": {"anyOf": [{"type": "null"}]}}}},
+            "",
+        ),
+        ({"type": 5}, "`type` of the schema must be one of string, integer,"),
+        ({"properties": {"a": {"type": "strng"}}}, "`type` of `a` must be one of string, integer,"),
+        ({"items": {"items": {"type": []}}}, "`type` of `items` of `items` of the schema must be"),
+        ({"properties": []}, "`properties` of the schema must be an object"),
+        ({"properties": {"a": 1}}, "`a` must be an object, not integer"),
+        ({"required": "a"}, "`required` of the schema must be a list of names"),
+        ({"enum": "a"}, "`enum` of the schema must be a list"),
+        ({"minimum": "1"}, "`minimum` of the schema must be a number"),
+        ({"anyOf": [{"type": "x"}]}, "`type` of `anyOf` of the schema must be"),
+        ({"oneOf": {}}, "`oneOf` of the schema must be a list of schemas"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_told_with_its_place(schema: Any, fault: str) -> None:
+    assert schema_fault(schema).startswith(fault)
+    assert bool(schema_fault(schema)) is bool(fault)
+    if not fault:
+        check_input(schema, {"any": 1, "list": [None], "path": "x"})

@@ -11,7 +11,7 @@ of a server's schema are left to the server, which validates again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from callboard.types.records import Json
@@ -111,7 +111,7 @@ def _inside(schema: Json, value: Any, where: str) -> str | None:
 
 
 def _fields(schema: Json, fields: Mapping[str, Any], where: str) -> str | None:
-    properties: Mapping[str, Json] = schema.get("properties") or {}
+    properties: Mapping[str, Json | bool] = schema.get("properties") or {}
     required: Sequence[str] = schema.get("required") or ()
     missing = [name for name in required if name not in fields]
     if missing:
@@ -122,10 +122,61 @@ def _fields(schema: Json, fields: Mapping[str, Any], where: str) -> str | None:
             if schema.get("additionalProperties") is False:
                 return f"`{name}` is no field of this tool; its fields are {', '.join(properties) or '(none)'}"
             continue
+        if isinstance(inner, bool):  # a schema may be `true`, which any value fits
+            continue
         problem = check_input(inner, value, name if where == "input" else f"{where}.{name}")
         if problem:
             return problem
     return None
+
+
+def schema_fault(schema: object, where: str = "the schema") -> str:
+    """Return what is wrong with a schema, with the place; empty if `check_input` can use it."""
+    if too_deep(schema, DEEPEST_SCHEMA):
+        return f"{where} is nested too deeply: at most {DEEPEST_SCHEMA} levels are allowed"
+    return _fault(schema, where)
+
+
+def _fault(schema: object, where: str) -> str:
+    if isinstance(schema, bool):
+        return ""
+    if not isinstance(schema, Mapping):
+        return f"{where} must be an object, not {_kind(schema)}"
+    keywords = cast("Mapping[str, Any]", schema)
+    for word, fits, expected in _KEYWORDS:
+        if word in keywords and not fits(keywords[word]):
+            return f"`{word}` of {where} must be {expected}"
+    properties: Mapping[str, Any] = keywords.get("properties") or {}
+    inner = [(part, f"`{name}`") for name, part in properties.items()]
+    inner += [(keywords["items"], f"`items` of {where}")] if isinstance(keywords.get("items"), Mapping) else []
+    inner += [(part, f"`{word}` of {where}") for word in _ALTERNATIVES for part in keywords.get(word) or ()]
+    return next((fault for part, name in inner if (fault := _fault(part, name))), "")
+
+
+def _is_type(value: object) -> bool:
+    names = cast("list[object]", value) if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_KEYWORDS: tuple[tuple[str, Callable[[object], bool], str], ...] = (
+    ("type", _is_type, f"one of {', '.join(_TYPES)}, or a list of these"),
+    ("properties", lambda value: isinstance(value, Mapping), "an object"),
+    ("required", _is_texts, "a list of names"),
+    ("enum", lambda value: isinstance(value, list), "a list"),
+    ("minimum", _is_number, "a number"),
+    ("maximum", _is_number, "a number"),
+    ("minLength", _is_number, "a number"),
+    *((word, lambda value: isinstance(value, list) and value != [], "a list of schemas") for word in _ALTERNATIVES),
+)
+"""Keywords that `check_input` uses, and what their values must be."""
 
 
 def _kind(value: Any) -> str:

@@ -417,6 +417,7 @@ def test_options_are_honored_or_told(command: Command) -> None:
     ("line", "words"),
     [
         (("-p", "x", "--json-schema", "{"), "--json-schema is not JSON"),
+        (("-p", "x", "--json-schema", '{"type": "strng"}'), "--json-schema: `type` of the schema must be one of"),
         (("-p", "x", "--agents", "[]"), "--agents must be a JSON object"),
         (("-p", "x", "--agent", "nobody"), "unknown agent type 'nobody'"),
         (("-p", "x", "--session-id", "42"), "not a UUID"),

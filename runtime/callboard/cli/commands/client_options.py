@@ -298,6 +298,18 @@ def json_object(text: str, subject: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def answer_schema(text: str | None) -> dict[str, Any] | None:
+    """Return the schema of `--json-schema`; None without it. Raises `UsageError`."""
+    from callboard.core.json_schema import schema_fault  # noqa: PLC0415 - it would slow down `--help`
+
+    if not text:
+        return None
+    schema = json_object(text, "--json-schema")
+    if fault := schema_fault(schema):
+        raise UsageError(f"--json-schema: {fault}")
+    return schema
+
+
 def refuse_half_characters(value: object, subject: str) -> None:
     """Raise `UsageError` for JSON with half of a surrogate pair, which no file and no record can contain."""
     import json  # noqa: PLC0415 - it would slow down `--help`

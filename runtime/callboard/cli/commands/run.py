@@ -22,6 +22,7 @@ from callboard.adapters.extensions.hooks import HookEntry, load_hooks
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.client_options import (
     RunCommand,
+    answer_schema,
     client_options,
     ignored_options,
     is_for_run,
@@ -221,7 +222,7 @@ def _headless(
         mode=mode_of(values, options),
         attach=attach,
         partial=bool(values.get("include_partial_messages")),
-        schema=json_object(values["json_schema"], "--json-schema") if values.get("json_schema") else None,
+        schema=answer_schema(values.get("json_schema")),
     )
     with terminal_of(invocation) as terminal:
         print_notes(notes, terminal)
@@ -383,7 +384,7 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
         raise UsageError("--system-prompt and --system-prompt-file are two prompts of the lead: give one of the two")
     system = values.get("system_prompt") or _text_of(values.get("system_prompt_file"), "--system-prompt-file")
     appended = [options.lead.appended, _text_of(values.get("append_system_prompt_file"), "--append-system-prompt-file")]
-    schema = values.get("json_schema")
+    schema = answer_schema(values.get("json_schema"))
     tools = None
     if values.get("tools") not in (None, "default"):
         names = split_list([values["tools"]])
@@ -399,7 +400,7 @@ def _with_lead(values: Mapping[str, Any], options: SessionOptions, notes: list[s
         thinking=_thinking(values),
         instructions=system.strip(),
         appended="\n\n".join(text for text in appended if text),
-        schema=schema_words(json_object(schema, "--json-schema")) if schema else "",
+        schema=schema_words(schema) if schema is not None else "",
         tools=tools,
         agent_type=values.get("agent") or options.lead.agent_type,
     )
@@ -539,7 +540,6 @@ def options_for_client(values: Mapping[str, Any], options: SessionOptions, mode:
         os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in (*_STATES, _CHECKPOINTS)
     )
     may_bypass = options.permissions.may_bypass or options.workspace.flags.get("permission.mode") == BYPASS
-    schema = values.get("json_schema")
     return ClientOptions(
         options=options,
         mode=mode,
@@ -553,7 +553,7 @@ def options_for_client(values: Mapping[str, Any], options: SessionOptions, mode:
         mirrors=bool(values["session_mirror"]),
         betas=split_list([values["betas"] or ""]),
         may_bypass=may_bypass,
-        schema=json_object(schema, "--json-schema") if schema else None,
+        schema=answer_schema(values.get("json_schema")),
         servers=sdk_servers(tuple(values.get("mcp_config") or ())),
         checkpoints=checkpoints,
         states=emits or reads,
