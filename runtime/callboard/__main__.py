@@ -110,7 +110,7 @@ def _report_failure(error: BaseException, context: Invocation) -> int:
             _say(f"callboard: too many files are open ({cause.strerror}). Raise the limit (`ulimit -n`, LimitNOFILE)")
             return 1
         case click.ClickException():
-            _say(f"callboard: {cause.format_message()}")
+            _say(f"callboard: {_plain_english(cause.format_message())}")
             if isinstance(cause, click.UsageError) and cause.ctx is not None:
                 _say(f"Try: {cause.ctx.command_path} --help")
             return cause.exit_code
@@ -119,6 +119,14 @@ def _report_failure(error: BaseException, context: Invocation) -> int:
             return cause.exit_code
         case _:
             return _bug(error, cause)
+
+
+def _plain_english(message: str) -> str:
+    """Return a message of Click about a number without the names of its types (`integer range`)."""
+    for kind, words in (("integer", "a whole number"), ("float", "a number")):
+        message = message.replace(f"is not a valid {kind} range", f"is not {words}")
+        message = message.replace(f"is not a valid {kind}", f"is not {words}")
+    return message
 
 
 def _main_error(error: BaseException) -> BaseException:

@@ -69,7 +69,7 @@ def anyio_backend() -> str:
         ("agents:\n  lead:\n    - reply: x\n    - reply: x\n      reply: y\n",
          "s.yaml:5: agents.lead[1].reply: is written twice"),
         ("rate: {requests: few}\nagents: {lead: [{reply: x}]}\n", "rate.requests: is a whole number, not 'few'"),
-        ("just text\n", "s.yaml:1: is a mapping of fields"),
+        ("just text\n", "s.yaml:1: a scenario is a mapping with the field `agents`"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_file_line_and_field(tmp_path: Path, written: str, told: str) -> None:

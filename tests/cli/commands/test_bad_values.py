@@ -163,3 +163,25 @@ def test_a_session_that_is_no_replay_cannot_have_a_cassette_as_its_model(command
     ran = command.run_inline("serve", "--model", "cassette:old.jsonl")
     assert ran.code == 2
     assert "cassette:old.jsonl is a recorded session, which only a new `callboard run` plays" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("send",), 'there is no text. Say what to send: callboard send "How far are you?" --to NAME'),
+        (("run", "--max-turns", "x", "Go."), "Invalid value for '--max-turns': 'x' is not a whole number."),
+        (("run", "--max-budget-usd", "x", "Go."), "Invalid value for '--max-budget-usd': 'x' is not a number."),
+        (("run", "--settings", "gone", "Go."), "--settings gone cannot be read: No such file or directory"),
+        (("run", "--system-prompt-file", "binary", "Go."), "--system-prompt-file binary is not UTF-8 text"),
+        (
+            ("run", "--model", "rehearsal:list.yaml", "Go."),
+            "list.yaml:1: a scenario is a mapping with the field `agents`",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_english(command: Command, words: tuple[str, ...], message: str) -> None:
+    (command.workspace / "binary").write_bytes(b"\xff")
+    (command.workspace / "list.yaml").write_text("- a\n")
+    ran = command.run_inline(*words)
+    assert f"callboard: {message}\n" in ran.err
+    assert ran.code in (2, 3)

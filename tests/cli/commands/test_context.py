@@ -201,7 +201,7 @@ def test_what_is_asked_wrongly_is_told(command: Command) -> None:
         "explain bob": "choose lead",
         "--session nope": "unknown session 'nope' of this workspace",
         "undo": "Missing argument 'N...'",
-        "undo x": "'x' is not a valid integer",
+        "undo x": "'x' is not a whole number",
     }
     for words, said in wrong.items():
         ran = command.run_inline("context", *words.split())

@@ -66,7 +66,8 @@ def send(invocation: Invocation, /, text: str | None, to: str, session: str | No
     it waits until the session is resumed; a detached session gets a serving host.
     """
     refuse_inside_tool("Speaking as the person")
-    message, note = read_prompt(text, required=True)
+    missing = 'there is no text. Say what to send: callboard send "How far are you?" --to NAME'
+    message, note = read_prompt(text, required=True, missing=missing)
 
     async def sending() -> tuple[str, str]:
         async with open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle:

@@ -22,12 +22,15 @@ FIRST_BYTE_SECONDS = 3.0
 _CHUNK = 65_536
 
 
-def read_prompt(argument: str | None, *, required: bool) -> tuple[str | None, str]:
+NO_PROMPT = 'there is no prompt. Say what to do: callboard run "Fix the failing tests"'
+
+
+def read_prompt(argument: str | None, *, required: bool, missing: str = NO_PROMPT) -> tuple[str | None, str]:
     """Return the prompt and a note for the user ("" if there is none).
 
     `argument` is the prompt of the command line: `-` stands for the input, and an empty one counts as none. Without an
     argument the input is the whole prompt. The prompt is None if there is none and it is not `required`. Raises
-    `UsageError` if a required prompt is missing or the input is too large.
+    `UsageError` if a required prompt is missing (with the text `missing`) or the input is too large.
     """
     prompt = (argument or "").strip() and argument
     if prompt == "-":
@@ -41,7 +44,7 @@ def read_prompt(argument: str | None, *, required: bool) -> tuple[str | None, st
     if prompt:
         return prompt, note
     if required or argument == "-":
-        raise UsageError('there is no prompt. Say what to do: callboard run "Fix the failing tests"')
+        raise UsageError(missing)
     return None, ""
 
 

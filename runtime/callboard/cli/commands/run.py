@@ -488,8 +488,10 @@ def _text_of(path: str | None, option: str) -> str:
         return ""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{option} {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path} is not UTF-8 text") from error
 
 
 def _with_settings(text: str, options: SessionOptions) -> tuple[SessionOptions, list[str]]:

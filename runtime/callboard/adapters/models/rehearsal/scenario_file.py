@@ -99,7 +99,9 @@ class _Reader:
 
     def _mapping(self, value: object, address: Address, allowed: Collection[str] | None) -> Json:
         if not isinstance(value, dict):
-            self._wrong("is a mapping of fields", address)
+            self._wrong(
+                "is a mapping of fields" if address else "a scenario is a mapping with the field `agents`", address
+            )
             return {}
         fields = cast("Json", value)
         for name in fields:
