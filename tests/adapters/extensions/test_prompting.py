@@ -10,9 +10,9 @@ from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.prompt import WorkspacePrompts
 from callboard.adapters.extensions.skills import SkillLibrary
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
-from callboard.core.context.system_prompt import joined_blocks
 from callboard.ports.tool import ToolSpec
 from callboard.types.agent_spec import AgentSpec
+from callboard.types.messages import joined_blocks
 
 pytestmark = pytest.mark.anyio
 
