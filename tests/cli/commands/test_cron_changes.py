@@ -110,7 +110,7 @@ WRONG = (
     (("@daily", "x", "--agent-type", "general", "--context", "lead"), "--agent-type: "),
     (("@daily", "x", "--agent-type", "generl"), "--agent-type: unknown type 'generl': choose general"),
     (("@daily", "x", "--expires", "2020-01-01"), "--expires: '2020-01-01' is past"),
-    (("@daily", "x", "--expires", "1m", "--jitter", "0"), "--expires: its next time is "),
+    (("@yearly", "x", "--expires", "1m", "--jitter", "0"), "--expires: its next time is "),
     (("@daily", "x", "--deny", "Bash("), "--deny: "),
 )
 
