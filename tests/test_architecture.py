@@ -34,7 +34,7 @@ ONE_IMPORTER = {
     "bs4": "callboard.adapters.tools.web_child",
     "croniter": "callboard.core.scheduling.fire_times",
     "htpy": "callboard.web",
-    "jsonschema": "callboard.adapters.mcp",
+    "jsonschema": "callboard.core.full_json_schema",
     "markdownify": "callboard.adapters.tools.web_child",
     "mcp": "callboard.adapters.mcp",
     "pathspec": "callboard.adapters.tools.walking",

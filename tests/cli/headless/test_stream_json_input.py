@@ -380,7 +380,8 @@ def test_an_answer_is_held_to_a_schema_and_asked_for_again(command: Command) -> 
     line = ("--model", model, "--output-format", "json", "--json-schema")
     ran = command.run_inline("-p", *line, schema, "count")
     assert (ran.code, ran.messages[0]["structured_output"]) == (0, {"count": 1}), ran.err
-    ran = command.run_inline("-p", *line, '{"type": "object", "required": ["total"]}', "count")
+    named = json.dumps({"$ref": "#/$defs/Total", "$defs": {"Total": {"required": ["total"]}}})
+    ran = command.run_inline("-p", *line, named, "count")
     assert ran.code == 1
     assert ran.messages[0]["subtype"] == "error_max_structured_output_retries"
 
@@ -418,6 +419,10 @@ def test_options_are_honored_or_told(command: Command) -> None:
     [
         (("-p", "x", "--json-schema", "{"), "--json-schema is not JSON"),
         (("-p", "x", "--json-schema", '{"type": "strng"}'), "--json-schema: `type` of the schema must be one of"),
+        (
+            ("-p", "x", "--json-schema", '{"$ref": "#/$defs/Gone"}'),
+            "--json-schema: `$ref` '#/$defs/Gone' names nothing",
+        ),
         (("-p", "x", "--agents", "[]"), "--agents must be a JSON object"),
         (("-p", "x", "--agent", "nobody"), "unknown agent type 'nobody'"),
         (("-p", "x", "--session-id", "42"), "not a UUID"),

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-from jsonschema import Draft202012Validator
 
+from callboard.core.full_json_schema import invalid_parts
 from callboard.core.json_schema import input_problem, schema_for_model
 from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, whole_text
 from callboard.core.mcp.tool_names import tool_name
@@ -205,13 +205,10 @@ def repaired_schema(schema: object) -> tuple[Json, str]:
     result, wrong = schema_for_model(schema)
     if wrong:
         return result, wrong
-    validator = Draft202012Validator(
-        Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER
-    )
     result = cast("Json", _copy(result))
     removed: list[str] = []
     for _ in range(ROUNDS):
-        bad = {*_refused(validator, result), *_unusable(result)}
+        bad = {*invalid_parts(result), *_unusable(result)}
         if not bad:
             return result, _note(removed)
         if () in bad:
@@ -229,11 +226,6 @@ def _note(removed: list[str]) -> str:
         return ""
     suffix = f" and {len(removed) - 3} more" if len(removed) > 3 else ""
     return f"parts of its schema are invalid or cannot be sent, and were removed: {', '.join(removed[:3])}{suffix}"
-
-
-def _refused(validator: Draft202012Validator, schema: Json) -> Iterator[SchemaPath]:
-    for error in cast("Any", validator).iter_errors(schema):
-        yield tuple(error.absolute_path)
 
 
 def _unusable(schema: Json) -> Iterator[SchemaPath]:

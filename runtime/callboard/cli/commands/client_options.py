@@ -300,12 +300,12 @@ def json_object(text: str, subject: str) -> dict[str, Any]:
 
 def answer_schema(text: str | None) -> dict[str, Any] | None:
     """Return the schema of `--json-schema`; None without it. Raises `UsageError`."""
-    from callboard.core.json_schema import schema_fault  # noqa: PLC0415 - it would slow down `--help`
+    from callboard.core.full_json_schema import answer_schema_fault  # noqa: PLC0415 - it would slow down `--help`
 
     if not text:
         return None
     schema = json_object(text, "--json-schema")
-    if fault := schema_fault(schema):
+    if fault := answer_schema_fault(schema):
         raise UsageError(f"--json-schema: {fault}")
     return schema
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from callboard.core.json_schema import check_input
 from callboard.core.utf8 import strict_json
 from callboard.sessions.base import OpenSession
 from callboard.sessions.result import RunEnd
@@ -34,13 +33,15 @@ def structured(text: str, schema: Json) -> tuple[Any, str]:
 
     The error is empty if it matches.
     """
+    from callboard.core.full_json_schema import answer_fault  # noqa: PLC0415 - most runs have no schema
+
     lines = text.strip().splitlines()
     fenced = len(lines) > 2 and lines[0].startswith("```") and lines[-1].strip() == "```"
     try:
         value = strict_json("\n".join(lines[1:-1] if fenced else lines))
     except (ValueError, RecursionError) as error:
         return None, f"it is not JSON: {error}"
-    return value, check_input(schema, value, "answer") or ""
+    return value, answer_fault(schema, value)
 
 
 class StructuredAnswer:
