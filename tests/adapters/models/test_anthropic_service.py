@@ -14,6 +14,7 @@ import anthropic
 import anyio
 import pytest
 from tests.adapters.models.anthropic_wire import (
+    HEAD,
     Exchange,
     RecordedDeltas,
     hello,
@@ -105,6 +106,16 @@ async def test_an_error_without_end_is_read_in_part_and_its_connection_closed() 
         fault = await failure(model)
         assert (fault.kind, fault.status) == ("server", 500)
         await wire.requests[0].disconnected.wait()
+
+
+async def test_an_answer_with_long_headers_is_read() -> None:
+    async def with_long_header(exchange: Exchange) -> None:
+        exchange.writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nx-gateway: " + b"x" * 60_000 + b"\r\n\r\n"))
+        await exchange.chunk(hello())
+        exchange.writer.write(b"0\r\n\r\n")
+
+    async with run_service(with_long_header) as wire, model_at(wire.url) as model:
+        assert (await model.complete(request(), RecordedDeltas())).stop_reason == "end_turn"
 
 
 # Proxies.

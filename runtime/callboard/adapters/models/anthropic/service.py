@@ -30,6 +30,8 @@ STATIC_HEADERS: Mapping[str, str] = {
     "user-agent": f"callboard/{__version__}",
     "anthropic-version": API_VERSION,
 }
+_LONGEST_HEADER = 128 * 1024
+"""Bytes of one header of an answer. Gateways add long ones; the default of aiohttp (8,190) would refuse the answer."""
 _MOST_CONNECTIONS = 1_000
 _KEPT_S = 20.0
 """Seconds for which a connection without a call is kept."""
@@ -221,7 +223,9 @@ class ServiceConnections:
                 limit=_MOST_CONNECTIONS, keepalive_timeout=_KEPT_S, ssl=self._route.trusted or True
             )
             # `trust_env` would send the passwords of ~/.netrc; `client.py` finds the proxy.
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+            self._session = aiohttp.ClientSession(
+                connector=connector, trust_env=False, max_line_size=_LONGEST_HEADER, max_field_size=_LONGEST_HEADER
+            )
         return self._session
 
 
