@@ -145,6 +145,7 @@ def test_values_of_variables_and_headers_are_shown_nowhere(command: Command) -> 
         (("add", "", "--", "x"), "name"),
         (("add", "a", "-t", "http", "--", "x"), "address"),
         (("add", "a", "-t", "stdio", "https://x.org"), "address"),
+        (("add", "a", "http://"), "an address with a host"),
         (("add", "a", "-H", "k:v", "--", "x"), "--env"),
         (("add", "a", "https://x.org", "-e", "k=v"), "--header"),
         (("add", "a", "-e", "k", "--", "x"), "NAME=VALUE"),

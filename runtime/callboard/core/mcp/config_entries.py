@@ -21,6 +21,7 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import urlsplit
 
 from callboard.core.trust.yaml_nodes import YamlNode, plain
 from callboard.types.choices import choose
@@ -197,6 +198,8 @@ class _Entry:
         url = self._text("url").strip()
         if not url.lower().startswith(("http://", "https://", "${")):
             self._refuse(self._fields["url"], "url", "is an address that begins with http:// or https://")
+        elif url.lower().startswith("http") and not _has_host(url):
+            self._refuse(self._fields["url"], "url", "is an address with a host, as https://example.org/mcp")
 
     def _text(self, name: str) -> str:
         node = self._fields.get(name)
@@ -268,6 +271,13 @@ class _Entry:
 
     def _refuse(self, node: YamlNode, name: str, message: str) -> None:
         raise _Unusable(EntryFault(node.line, f"{self._at}.{name}" if name else self._at, message))
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:  # brackets without an address
+        return False
 
 
 def _header(name: str) -> bool:
