@@ -141,6 +141,8 @@ def test_earlier_summaries_are_left_out_unless_they_are_made_anew() -> None:
         ([text("- ok"), call("a")], "tool_use", "the reply asks for a tool"),
         ([text(" \n")], "end_turn", EMPTY),
         ([], "end_turn", EMPTY),
+        ([text("<analysis>They met.</analysis>")], "end_turn", EMPTY),
+        ([text("<analysis>They"), text("met")], "max_tokens", EMPTY),
         ([text("I can't")], "refusal", "the reply stopped with refusal"),
         ([text("-")], "model_context_window_exceeded", "the reply stopped with model_context_window_exceeded"),
     ],
@@ -149,6 +151,10 @@ def test_which_answer_counts(blocks: list[Json], stop: str, fault: str) -> None:
     assert summary_fault(blocks, stop) == fault
     cut = f"\n{CUT}" if stop == "max_tokens" else ""
     assert accept_summary(blocks, stop) == (None if fault else str(blocks[0]["text"]).strip() + cut)
+
+
+def test_an_analysis_in_front_of_a_summary_is_no_part_of_it() -> None:
+    assert accept_summary([text("<analysis>They met.</analysis>\n\n- they met")], "end_turn") == "- they met"
 
 
 # Placing

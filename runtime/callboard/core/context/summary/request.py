@@ -229,7 +229,9 @@ def _target(task: str, max_tokens: int, focus: str) -> list[str]:
 
 
 def _answer(blocks: Sequence[Json]) -> str:
-    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text").strip()
+    """Return the text of a reply without the `<analysis>` that some prompts let it begin with."""
+    text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text").strip()
+    return text.partition("</analysis>")[2].strip() if text.startswith("<analysis>") else text
 
 
 def _entries(messages: Sequence[ViewMessage], *, with_summaries: bool) -> Iterator[str]:
