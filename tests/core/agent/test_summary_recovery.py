@@ -40,6 +40,7 @@ from callboard.types.messages import SummaryWanted
 from callboard.types.records import Fault, FaultKind
 
 SPEC = AgentSpec(name="lead", kind="lead", agent_type="lead", model="one", attempts=3, max_wait=60.0)
+PATIENT = SPEC.model_copy(update={"attempts": 10})
 
 
 def fault(kind: str, **more: Any) -> Fault:
@@ -101,7 +102,14 @@ CASES: dict[tuple[str, str], Callable[[], bool]] = {
         after_fault(LONG_WAIT, LEFT, SPEC, 0.0).do == "model"
         and after_fault(LONG_WAIT, ALONE, SPEC, 0.0).do == "give_up"
     ),
-    ("overloaded, server, connection", "attempts left"): lambda: backs_off("overloaded", "server", "connection"),
+    ("overloaded, connection", "attempts left"): lambda: backs_off("overloaded", "connection"),
+    ("server", "attempts left, at most 4 for a summary"): lambda: (
+        backs_off("server")
+        and after_fault(fault("server"), SummaryAttempts(3), PATIENT, 0.0).do == "again"
+        and after_fault(fault("server"), SummaryAttempts(4), PATIENT, 0.0).do == "give_up"
+        and after_fault(fault("server"), SummaryAttempts(1, failed_before=True), PATIENT, 0.0).do == "give_up"
+        and after_fault(fault("overloaded"), SummaryAttempts(9, failed_before=True), PATIENT, 0.0).do == "again"
+    ),
     ("silence, bad_reply, lost", "attempts left"): lambda: backs_off("silence", "bad_reply", "lost"),
     ("invalid", "the service says x-should-retry: true"): lambda: backs_off("invalid", retry=True),
     ("any of these", "no attempts left, shared prefix"): lambda: used_up(RIDES, "plain"),

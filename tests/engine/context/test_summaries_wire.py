@@ -196,6 +196,17 @@ async def test_an_answer_that_is_no_summary_counts_as_failed_and_never_ends_the_
         assert len(talk.summaries) > failures, "the next turn asks again"
 
 
+async def test_summaries_that_the_service_always_fails_cost_a_turn_little_time() -> None:
+    talk = Talk(lambda request: of_status(500, "no summary today"), steps=12)
+    async with over_http(talk, attempts=10) as (world, team, _):
+        assert await turn(team) == "THE FINAL ANSWER"
+        failed = await events(world, ev.SummaryFailed)
+        assert [one.why for one in failed] == ["api_error 500: no summary today"] * 3
+        assert len(talk.summaries) <= 2 * 4 + 2 * 2
+        waits = [one.until - one.at for one in await events(world, ev.RetryPlanned)]
+        assert sum(waits) < 30
+
+
 async def test_a_call_of_a_tool_in_a_riding_answer_is_asked_for_again_without_tools() -> None:
     def answer(request: SimulatedRequest) -> SimulatedReply:
         return SimulatedReply((tool_use("echo", {}),)) if request.tools else say(SUMMARY)

@@ -179,6 +179,8 @@ class _SummaryCalls:
         self._state: AgentState = agent.state
         self._models = deque(models_for_summary(agent.state))
         self._calls = 0
+        turn = self._state.turn
+        self._attempts = SummaryAttempts(0, failed_before=turn is not None and turn.summaries_failed > 0)
 
     async def text(self) -> str:
         """Return the summary. Raises `_NoSummary`."""
@@ -219,7 +221,8 @@ class _SummaryCalls:
             thinking=thinking_of(state, model, most),
             effort=effort_of(state, model),
         )
-        answer = await self._call_until_usable(request, SummaryAttempts(0, rides=True, models_left=bool(self._models)))
+        tried = replace(self._attempts, rides=True, models_left=bool(self._models))
+        answer = await self._call_until_usable(request, tried)
         return answer if isinstance(answer, str) else None
 
     async def _in_pieces(self) -> str:
@@ -232,7 +235,7 @@ class _SummaryCalls:
             prompt = prompts_of(list(pending), summary, done)[0]
             request = replace(self._request(self._models[0], prompt.messages(text)), shared_system=prompt.system())
             cut = halves(pending[0])
-            tried = SummaryAttempts(0, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
+            tried = replace(self._attempts, may_shrink=len(cut) > 1, models_left=len(self._models) > 1)
             answer = await self._call_until_usable(request, tried)
             if isinstance(answer, str):
                 pending.popleft()

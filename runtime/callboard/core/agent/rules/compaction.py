@@ -22,7 +22,8 @@ tests/core/agent/test_summary_recovery.py checks every row.
     too_long                               separate, its data cannot be cut             none: give up
     rate_limited                           attempts left, a wait of up to max_wait      after that wait
     rate_limited                           a wait longer than max_wait                  as with no attempts left
-    overloaded, server, connection         attempts left                                after back-off
+    overloaded, connection                 attempts left                                after back-off
+    server                                 attempts left, at most 4 for a summary       after back-off
     silence, bad_reply, lost               attempts left                                after back-off
     invalid                                the service says x-should-retry: true        as server
     any of these                           no attempts left, shared prefix              as a separate request
@@ -38,9 +39,10 @@ An answer that ended because the model's window was full counts as too_long.
 
 "Shared prefix" means that the question is at the end of the conversation, on its cached prefix. The models are the
 small one, the agent's own, and its fallbacks. Waits, attempts, and the longest wait are those of the turn's calls
-(`recovery`). No longer wait is made, because a summary has a fallback, unlike a parked agent: giving up means
-`SummaryFailed`, and `truncate_oldest` is used instead. Each wait and each change of model is an event. A summary that a
-crash interrupted is made again, after the rest of its wait.
+(`recovery`), but an internal error of the service may be due to the summary itself: each call is tried 4 times, and
+once after a failed summary in the same turn. No longer wait is made, because a summary has a fallback, unlike a parked
+agent: giving up means `SummaryFailed`, and `truncate_oldest` is used instead. Each wait and each change of model is an
+event. A summary that a crash interrupted is made again, after the rest of its wait.
 """
 
 from __future__ import annotations
@@ -251,6 +253,8 @@ class SummaryAttempts:
     """True if its data can still be cut."""
     models_left: bool = False
     """True if a model is left that was not asked yet."""
+    failed_before: bool = False
+    """True if the previous summary of the turn failed."""
 
 
 def models_for_summary(state: AgentState) -> tuple[str, ...]:
@@ -262,13 +266,22 @@ def models_for_summary(state: AgentState) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (spec.small_model, own, *later) if name))
 
 
+SERVER_ATTEMPTS = 4
+"""Most attempts of a call that the service answers with an internal error. The turn's own calls may work meanwhile, so
+that waiting does not help.
+"""
+
+
 def after_fault(fault: Fault, tried: SummaryAttempts, spec: AgentSpec, draw: float) -> NextSummary:
     """Return the decision on a failed call. `draw` (0..1) is the jitter."""
     if fault.kind in KEY:
         return NextSummary("give_up")
     if fault.kind == "too_long":
         return _too_long(tried)
-    if not is_final(fault) and fault.retry is not False and tried.attempts < spec.attempts:
+    most = spec.attempts
+    if fault.kind == "server":
+        most = 1 if tried.failed_before else min(most, SERVER_ATTEMPTS)
+    if not is_final(fault) and fault.retry is not False and tried.attempts < most:
         wait = (fault.retry_after if fault.kind == "rate_limited" else None) or back_off(tried.attempts - 1, draw)
         if wait <= spec.max_wait:
             return NextSummary("again", wait)
