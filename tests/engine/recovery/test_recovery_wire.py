@@ -107,3 +107,46 @@ async def test_each_model_is_sent_its_own_thinking_alone_and_its_prefix_stands(f
         assert not any(f"of {other}".encode() in body for body in sent)
         assert all(later.startswith(body) for body, later in pairwise(sent)), "the prefix stands"
     assert [one.model for one in talk.asked][-4:] == ["one"] * 4, "the next turns are the first model's"
+
+
+class Numbering(AnthropicModel):
+    """Gateway that numbers the calls of each reply anew."""
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Whole:
+        reply = await super().complete(request, on_delta)
+        blocks = [
+            {**block, "id": f"call_{place}"} if block["type"] == "tool_use" else block
+            for place, block in enumerate(reply.blocks)
+        ]
+        return replace(reply, blocks=tuple(blocks))
+
+
+async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their_own() -> None:
+    asked: list[SimulatedRequest] = []
+
+    def talk(request: SimulatedRequest) -> SimulatedReply:
+        asked.append(request)
+        if len(asked) % 4 == 0:
+            return SimulatedReply((text("done"),))
+        pair = (tool_use("echo", {"text": f"{len(asked)}"}), tool_use("echo", {"text": "again"}))
+        return SimulatedReply(pair)
+
+    emulator = await serve(Scenario.from_callable(talk, models=MODELS))
+    model = Numbering(base_url=emulator.url, api_key="a-rehearsed-key")
+    world = World(
+        cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=JumpingClock(), spec={"model": "one"}
+    )
+    try:
+        for resume in (False, True):
+            async with world.session(resume=resume) as team:
+                await team.prompt("go")
+                await team.quiet()
+                state = team.state("lead")
+                assert (state.turns.last_reason, state.turns.last_text) == ("end", "done"), state.turns.last_why
+                assert invariants(state.context.conversation.messages, sent=False) == []
+    finally:
+        await model.aclose()
+        await emulator.aclose()
+    sent = list(bodies(asked, "one"))
+    assert all(later.startswith(body) for body, later in pairwise(sent)), "the prefix stands"
+    assert sent[-1].count(b'"call_0"') == 2, "the first call and its result"

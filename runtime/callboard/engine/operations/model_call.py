@@ -21,7 +21,7 @@ from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import Amount
 from callboard.core.context.cache.breakpoints import marks, unmarked, with_marks
 from callboard.core.context.cache.health import Sent
-from callboard.core.context.view.messages import is_result, is_thinking
+from callboard.core.context.view.messages import calls_of, is_result, is_thinking
 from callboard.core.frozen import replace
 from callboard.core.keys import call_id
 from callboard.core.mcp.catalog import unwrapped
@@ -296,7 +296,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
             await agent.record(dropped, ev.OutputRaised(at=now, limit=higher))
             return
         blocks = [block for block in blocks if block.get("type") == "text"]
-    blocks, trimmed = _sendable(blocks)
+    blocks, trimmed = _sendable(_with_unique_ids(blocks, state.context.conversation.messages, call.ordinal))
     replied = ev.ModelReplied(
         at=now,
         ordinal=call.ordinal,
@@ -312,6 +312,26 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
     )
     thrash = agent.watch.replied(state, replied)
     await agent.record(*((replied, thrash) if thrash else (replied,)))
+
+
+def _with_unique_ids(blocks: list[Json], messages: Sequence[ViewMessage], ordinal: int) -> list[Json]:
+    """Return the blocks with another id for each call whose id the conversation has already.
+
+    Some gateways number the calls of each reply anew. The service refuses a conversation with the same id twice.
+    """
+    if not any(block.get("type") == "tool_use" for block in blocks):
+        return blocks
+    known = {str(call.get("id")) for message in messages for call in calls_of(message)}
+    unique: list[Json] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            use_id = str(block.get("id"))
+            while use_id in known:
+                use_id = f"{use_id}-{ordinal}"
+            known.add(use_id)
+            block = {**block, "id": use_id}
+        unique.append(block)
+    return unique
 
 
 def _sendable(blocks: list[Json]) -> tuple[list[Json], str]:
