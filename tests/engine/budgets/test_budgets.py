@@ -19,6 +19,8 @@ from callboard.types.records import Budget, Json, Usage
 pytestmark = pytest.mark.anyio
 
 LOOK = "list_tasks"
+LONG = "go on " * 5_000
+"""A prompt that makes each call of the lead dear."""
 
 
 def task(prompt: str = "find it", **more: object) -> tuple[str, Json]:
@@ -354,3 +356,26 @@ async def test_a_summary_that_does_not_fit_fails_and_does_not_come_again_and_aga
         assert team.team.host.budgets.tree["session"].spent.tokens <= 7_000
         assert team.state("lead").turns.last_reason in ("limit", "end")
         nothing_is_held(team)
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=6), Budget(tokens=60_000)])
+async def test_a_subagent_leaves_room_for_the_last_call_of_its_caller(budget: Budget) -> None:
+    model = ScriptedModel({"lead": [use(*task()), say("the lead's last words")]})
+    model_script(model, [all_of_it(use(LOOK, {"n": turn})) for turn in range(20)])
+    async with team_world(model, budget=budget).session() as team:
+        await team.prompt(LONG)
+        await team.quiet()
+        turns = team.state("lead").turns
+        assert (turns.last_reason, turns.last_text) == ("limit", "the lead's last words")
+        assert [one.winds_down for one in await reached(team)] == [True]
+        assert len(model.requests) >= 5, "the subagent worked, and had a last call"
+        nothing_is_held(team)
+
+
+async def test_a_teammate_leaves_room_for_the_last_call_of_an_idle_lead() -> None:
+    bob = [all_of_it(use(LOOK, {"n": turn})) for turn in range(20)]
+    script = {"lead": [use(*spawn("bob")), say("Bob is at work."), say("the lead's last words")], "bob": bob}
+    async with team_world(ScriptedModel(script), budget=Budget(tokens=60_000)).session() as team:
+        await team.prompt(LONG)
+        await team.quiet()
+        assert team.state("lead").turns.last_text == "the lead's last words"

@@ -113,6 +113,10 @@ class BudgetNode:
     """Number of calls with a share of `reserved`."""
     agents: int = 0
     """Number of agents started below it."""
+    last_call: Amount = NOTHING
+    """Room that the agent's own last call needs, in this node and in those above it."""
+    reports: Amount = NOTHING
+    """Room in this node that the last calls of a caller's superiors need (`keeping`); only set on the caller's path."""
 
 
 Tree = Mapping[str, BudgetNode]
@@ -139,6 +143,19 @@ def path(tree: Tree, *names: str) -> tuple[BudgetNode, ...]:
     return tuple(node for node, _ in _line(tree, names))
 
 
+def keeping(nodes: Path) -> tuple[BudgetNode, ...]:
+    """Return a caller's path with the room that the last calls of the agents above the caller need.
+
+    Otherwise a subagent could use up the budget of the session, and the lead could not report what was done.
+    """
+    reports = NOTHING
+    path_nodes: list[BudgetNode] = []
+    for index, node in enumerate(nodes):
+        reports = reports.plus(node.last_call) if index else reports
+        path_nodes.append(node if reports is NOTHING else replace(node, reports=reports))
+    return tuple(path_nodes)
+
+
 def limited(nodes: Path) -> bool:
     """Return True if any of the nodes limits calls."""
     return any(limit is not None for node in nodes for limit in _call_limits(node.budget))
@@ -157,9 +174,10 @@ def fits(nodes: Path, amount: Amount, now: float) -> BudgetRefusal | None:
 def remaining(nodes: Path, now: float, *, in_flight: bool = True) -> Budget:
     """Return the rest of the budgets on this path; None for each unlimited amount.
 
-    `in_flight`: subtract the reservations of calls in flight. `depth` is not an amount and stays None.
+    The room for the last calls of the agents above is not left. `in_flight`: also subtract the reservations of calls in
+    flight. `depth` is not an amount and stays None.
     """
-    used = [(n, n.spent.plus(n.reserved) if in_flight else n.spent) for n in nodes]
+    used = [(n, n.spent.plus(n.reports).plus(n.reserved if in_flight else NOTHING)) for n in nodes]
     return Budget(
         tokens=_least(max(0, n.budget.tokens - u.tokens) for n, u in used if n.budget.tokens is not None),
         cost_usd=_least(max(0.0, n.budget.cost_usd - u.cost_usd) for n, u in used if n.budget.cost_usd is not None),
@@ -269,8 +287,10 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
     if kind == "tokens":
         numbers = f"{spent:,.0f} of {limit:,.0f} spent or reserved, and the next call may take {needed:,.0f}"
         return f"{exhausted(budget, kind, limit, spent)}: {numbers}"
-    kept = ", and the last one is for a report" if 0 < limit - spent <= needed else ""
-    return f"{exhausted(budget, kind, limit, spent)}: {spent:,.0f} of {limit:,.0f} made{kept}"
+    calls_left = limit - spent
+    purpose = "one is for a report" if calls_left == 1 else "ones are for reports"
+    report = f", and the last {purpose}" if 0 < calls_left <= needed else ""
+    return f"{exhausted(budget, kind, limit, spent)}: {spent:,.0f} of {limit:,.0f} made{report}"
 
 
 _NAMES: Mapping[str, str] = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
@@ -325,20 +345,20 @@ def _refusals(node: BudgetNode, amount: Amount, now: float) -> Iterable[BudgetRe
     budget = node.budget
     spent = node.spent
     held = node.reserved
+    reports = node.reports
     if budget.seconds is not None and (budget.seconds <= 0 or now - node.began_at >= budget.seconds):
         yield BudgetRefusal(node.name, "seconds", budget.seconds, max(0.0, now - node.began_at), 0)
     kinds: tuple[tuple[Kind, float | None, tuple[float, float, float]], ...] = (
-        ("cost_usd", budget.cost_usd, (spent.cost_usd, held.cost_usd, amount.cost_usd - DUST)),
-        ("tokens", budget.tokens, (spent.tokens, held.tokens, amount.tokens)),
-        ("steps", budget.steps, (spent.steps, held.steps, amount.steps)),
+        ("cost_usd", budget.cost_usd, (spent.cost_usd, held.cost_usd, amount.cost_usd + reports.cost_usd - DUST)),
+        ("tokens", budget.tokens, (spent.tokens, held.tokens, amount.tokens + reports.tokens)),
+        ("steps", budget.steps, (spent.steps, held.steps, amount.steps + reports.steps)),
     )
     if budget.cost_usd is not None and not amount.priced:
         yield BudgetRefusal(node.name, "price", budget.cost_usd, spent.cost_usd + held.cost_usd, 0)
     for kind, limit, (used, reserved, needed) in kinds:
         if limit is not None and (limit <= 0 or used + reserved + needed > limit):
-            yield BudgetRefusal(
-                node.name, kind, limit, used + reserved, getattr(amount, kind), 0 < limit >= used + needed
-            )
+            wanted = getattr(amount, kind) + getattr(reports, kind)
+            yield BudgetRefusal(node.name, kind, limit, used + reserved, wanted, 0 < limit >= used + needed)
 
 
 def _settled(node: BudgetNode, reserved: Amount, used: Amount) -> BudgetNode:

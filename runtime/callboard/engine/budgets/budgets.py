@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import field
 
+from callboard.core.agent.rules.limits import last_call_room
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import (
     NOTHING,
@@ -23,6 +24,7 @@ from callboard.core.budgets.tree import (
     enlist,
     fire_of,
     fits,
+    keeping,
     limited,
     path,
     reserve,
@@ -142,6 +144,7 @@ class Budgets:
                 entry.fire = fire
         if self.tree[entry.node].budget is not spec.budget:
             self._raise_budget(entry.node, spec.budget)
+        self._keep_last_call(entry.node, state)
         account = state.budget.account
         if account is entry.seen:
             return
@@ -180,7 +183,7 @@ class Budgets:
         if entry is None:
             return ()
         self._schedules_of(self.tree[entry.node].above[1:])
-        nodes = path(self.tree, entry.node, *fire)
+        nodes = keeping(path(self.tree, entry.node, *fire))
         return nodes if limited(nodes) else ()
 
     def of_schedule(self, schedule: str) -> BudgetNode:
@@ -297,6 +300,12 @@ class Budgets:
 
     def _reserved_nodes(self, entry: _LifeAccount) -> list[BudgetNode]:
         return [self.tree[name] for name in entry.line]
+
+    def _keep_last_call(self, name: str, state: AgentState) -> None:
+        """Keep room for the last call of an agent from the agents below it."""
+        if self.in_force:
+            nodes = path(self.tree, name)
+            self._put([replace(nodes[0], last_call=last_call_room(state, nodes))])
 
     def _raise_budget(self, name: str, budget: Budget) -> None:
         """Apply a budget that the user raised, and wake the waiting calls."""

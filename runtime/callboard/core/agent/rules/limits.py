@@ -2,9 +2,10 @@
 
 A call fits a budget if its highest possible cost fits: its whole input at the higher of the prices for reading and for
 writing it to the cache, and all the requested output; and if there is still room for a last call of `LAST_OUTPUT`
-tokens, in which the agent reports finished and unfinished work. The prompt of that last call is longer: the reply and
-the results of its tools are added. They are expected to be as long as the newest results, `RESULTS` tokens at least. If
-they are longer, the last call has less output, `LEAST_LAST_OUTPUT` at least.
+tokens, in which the agent reports finished and unfinished work, and for the last calls of the agents above it
+(`last_call_room`). The prompt of a last call is longer: the reply and the results of its tools are added. They are
+expected to be as long as the newest results, `RESULTS` tokens at least. If they are longer, the last call has less
+output, `LEAST_LAST_OUTPUT` at least.
 
     budget                               result
     -----------------------------------  ------------------------------------------------------------------------------
@@ -20,7 +21,7 @@ they are longer, the last call has less output, `LEAST_LAST_OUTPUT` at least.
 from __future__ import annotations
 
 from callboard.core.agent.state import AgentState, Facts, Turn
-from callboard.core.budgets.tree import Amount, BudgetRefusal, Path, deadline, fits, remaining
+from callboard.core.budgets.tree import NOTHING, Amount, BudgetRefusal, Path, deadline, fits, remaining
 from callboard.core.context.view.conversation import Conversation, size
 from callboard.core.keys import count_words
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
@@ -232,10 +233,27 @@ def _may_wind_down(state: AgentState, facts: Facts, refused: BudgetRefusal) -> b
     return refusal is None or refusal.waits
 
 
+def last_call_room(state: AgentState, budgets: Path) -> Amount:
+    """Return the room that an agent's last call needs, which the agents below it must leave; `budgets`: its path.
+
+    Nothing if it has made its last call for one of these budgets.
+    """
+    limits_in_force = (
+        used_up_key(node.name, kind, limit) for node in budgets for kind, limit in node.budget if limit is not None
+    )
+    if state.budget.wound_down and state.budget.wound_down in limits_in_force:
+        return NOTHING
+    conversation = state.context.conversation
+    tokens = size(conversation) + REMINDER + _results_expected(conversation)
+    limits = _model(state)
+    return worst_case(limits, tokens, min(LAST_OUTPUT, limits.max_output))
+
+
 def _results_expected(conversation: Conversation) -> int:
-    """Return the tokens of tool results expected of the next call."""
+    """Return the tokens of tool results expected of the next call, or of the calls that run now."""
     newest = conversation.messages[-1].blocks if conversation.messages else ()
-    return max(RESULTS, sum(block.tokens for block in newest if block.data.get("type") == "tool_result"))
+    running = RESULTS * sum(block.data.get("type") == "tool_use" for block in newest)
+    return max(RESULTS, running, sum(block.tokens for block in newest if block.data.get("type") == "tool_result"))
 
 
 def _affordable(budgets: Path, now: float, limits: ModelLimits, reserve: Amount, *, read_again: bool = False) -> int:
