@@ -94,3 +94,23 @@ def test_policy_explain_names_the_hooks_and_agents_of_installed_plugins(command:
     explained = command.run_inline("policy", "explain", "--agent-type", "acme:scout", "ls")
     assert explained.code == 0, explained.err
     assert "asked before the rules: hook exit 2 (person)" in explained.out
+
+
+def test_a_folder_that_is_no_plugin_is_refused_before_the_run(command: Command, tmp_path: Path) -> None:
+    model = command.scenario("agents: {lead: [{reply: Never.}]}")
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "broken/.claude-plugin/plugin.json", "{")
+    first, second = plugin_in(tmp_path / "first"), plugin_in(tmp_path / "second")
+    cases = {
+        ("missing",): "missing: cannot be read: No such file",
+        ("empty",): "empty: is not a plugin",
+        ("broken",): "plugin.json:1: is not valid JSON",
+        ("first", "second"): f"{second}/.claude-plugin/plugin.json: name: the plugin acme is {first} already",
+    }
+    for names, message in cases.items():
+        plugins = [part for name in names for part in ("--plugin", str(tmp_path / name))]
+        ran = command.run_inline("run", "--model", model, *plugins, "go")
+        assert (ran.code, "Never." in ran.out) == (2, False), ran
+        assert message in ran.err
+    report = command.run_inline("doctor", "--compat", "--plugin", str(tmp_path / "missing"))
+    assert "refused" in report.out, "it reports what cannot be loaded"

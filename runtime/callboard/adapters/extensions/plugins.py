@@ -86,6 +86,18 @@ class _Reading:
         return value or ""
 
 
+def unusable(folders: Iterable[Path]) -> DiscoveryNote | None:
+    """Return the reason why the first of these folders that is no plugin cannot be loaded, or None."""
+    names: dict[str, Path] = {}
+    for folder in folders:
+        plugin, notes = read_plugin(folder)
+        if plugin is None:
+            return notes[0]
+        if names.setdefault(plugin.name, plugin.root) != plugin.root:
+            return _duplicate(plugin, names[plugin.name])
+    return None
+
+
 def read_plugins(folders: Iterable[Path]) -> tuple[tuple[Plugin, ...], tuple[DiscoveryNote, ...]]:
     """Return the plugins in these folders in order, and notes on parts without effect.
 
@@ -99,8 +111,7 @@ def read_plugins(folders: Iterable[Path]) -> tuple[tuple[Plugin, ...], tuple[Dis
         if plugin is None or plugin.root in [existing.root for existing in plugins.values()]:
             continue
         if plugin.name in plugins:
-            reason = f"the plugin {plugin.name} is {plugins[plugin.name].root} already"
-            notes.append(DiscoveryNote(str(plugin.root / MANIFEST), "name", "refused", reason))
+            notes.append(_duplicate(plugin, plugins[plugin.name].root))
             continue
         plugins[plugin.name] = plugin
     return tuple(plugins.values()), tuple(notes)
@@ -129,6 +140,11 @@ def read_plugin(folder: Path) -> tuple[Plugin | None, tuple[DiscoveryNote, ...]]
         reason = f"is not a plugin: there is no {MANIFEST}, and neither {', '.join(_MARKS[:-1])} nor {_MARKS[-1]}"
         return None, (DiscoveryNote(str(root), "", "refused", reason),)
     return plugin, tuple(reading.notes)
+
+
+def _duplicate(plugin: Plugin, first: Path) -> DiscoveryNote:
+    reason = f"the plugin {plugin.name} is {first} already"
+    return DiscoveryNote(str(plugin.root / MANIFEST), "name", "refused", reason)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -105,12 +105,32 @@ def of_session(command: Command) -> Command:
 
 
 def with_plugins(command: Command) -> Command:
-    """Add `--plugin DIR`, which may be repeated: `plugins` gets the folders."""
+    """Add `--plugin DIR`, which may be repeated: `plugins` gets the folders. One that cannot be loaded is refused."""
+    return _plugin_option(callback=_loadable)(command)
+
+
+def with_any_plugins(command: Command) -> Command:
+    """Add `--plugin DIR` to a command that reports what cannot be loaded."""
+    return _plugin_option()(command)
+
+
+def _plugin_option(**more: Any) -> Callable[[Command], Command]:
     kind = click.Path(file_okay=False, path_type=Path)
     text = "Load the plugin in this folder: agents, skills, hooks and servers; repeatable."
-    return click.option("--plugin", "--plugin-dir", "plugins", multiple=True, metavar="DIR", type=kind, help=text)(
-        command
+    return click.option(
+        "--plugin", "--plugin-dir", "plugins", multiple=True, metavar="DIR", type=kind, help=text, **more
     )
+
+
+def _loadable(_context: click.Context, _option: click.Parameter, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the folders. Raises `click.BadParameter`: without its hooks, a run would break the rules they enforce."""
+    if folders:
+        from callboard.adapters.extensions.plugins import unusable  # noqa: PLC0415 - only with the option
+
+        note = unusable(folders)
+        if note is not None:
+            raise click.BadParameter(f"{note.where}: {note.field + ': ' if note.field else ''}{note.reason}")
+    return folders
 
 
 def in_worktree(command: Command) -> Command:

@@ -25,7 +25,7 @@ from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.installation import this_installation
-from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_idle, with_plugins
+from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_idle, with_any_plugins
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, Line, Style, block
 from callboard.cli.views.listings import as_json as json_of
@@ -104,7 +104,7 @@ def demo(invocation: Invocation, /, **values: Any) -> int:
 @click.command()
 @click.option("--compat", is_flag=True, help="List each imported file, field and rule, and whether it is honored.")
 @click.option("--trust", is_flag=True, help="With --compat: act as if this workspace were trusted.")
-@with_plugins
+@with_any_plugins
 @as_json
 @everywhere
 @click.pass_obj
