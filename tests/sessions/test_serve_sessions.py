@@ -49,6 +49,18 @@ async def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
 # A session whose host died
 
 
+async def test_a_session_that_a_budget_ended_says_how_to_continue(here: ServingHere) -> None:
+    settings = here.folder / "config" / "callboard" / "settings.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("budget: {steps: 0}\n")
+    session = await here.detached()
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("left")))
+    (text,) = here.texts("left")
+    assert text.startswith("it ended with exit code 5: the budget of model calls of the session is used up")
+    assert text.endswith(f"; raise the budget, then `callboard resume {session}` continues it")
+
+
 async def test_a_session_of_a_dead_host_ends_with_its_exit_code(here: ServingHere) -> None:
     session = await here.orphan()
     async with here.serving(here.server()):

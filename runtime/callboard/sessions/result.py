@@ -107,6 +107,15 @@ class RunEnd:
         """Return the error, and how to continue."""
         return "; ".join(part for part in (self.why, self.advice) if part)
 
+    def served(self, session: str) -> str:
+        """Return how the work of a served session ended, and how a person can continue it if it did not end well."""
+        if self.exit_code == DONE:
+            return f"its work is done, exit code {DONE}"
+        raising = "raise the budget, then " if self.limit.startswith("budget_") else ""
+        advice = self.advice or f"{raising}`callboard resume {session}` continues it"
+        reason = f"{self.why}; {advice}" if self.why else advice
+        return f"it ended with exit code {self.exit_code}: {reason}"
+
     def of_run(self) -> RunEnd:
         """Return the end of a run that nobody will continue.
 

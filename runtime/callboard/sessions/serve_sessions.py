@@ -527,7 +527,7 @@ class Server:
             except Conflict:
                 continue
             codes.append(end.exit_code)
-            return f"its work is done, exit code {end.exit_code}" + (f": {end.why}" if end.why else "")
+            return end.served(entry.session)
 
     async def _hand_over(self, entry: ServedSession, session: HostedSession, scope: anyio.CancelScope) -> None:
         """When this host drains, end the hosting of a session at the end of its current step."""
