@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from callboard.cli.views.cost import spent_words
 from callboard.cli.views.permission import spelled
-from callboard.cli.views.schedules import NOBODY, meaning, outcome_words, rule_lines, took_words
+from callboard.cli.views.schedules import NOBODY, meaning, outcome_words, rule_lines, sent_words, took_words
 from callboard.core.keys import fires_prefix, schedule_key, short_id
 from callboard.core.scheduling import budget_words
 from callboard.core.scheduling.cron import CronInvalid
@@ -502,7 +502,7 @@ class _ScheduleRoutes:
 
 async def _run(inspector: ScheduleInspector, name: str, _: Mapping[str, str]) -> str:
     await inspector.run(name)
-    return "It is sent: the process that hosts its session runs it."
+    return f"It is sent: {sent_words(await inspector.fired_by())}."
 
 
 async def _pause(inspector: ScheduleInspector, name: str, posted: Mapping[str, str]) -> str:

@@ -31,6 +31,7 @@ from callboard.cli.views.schedules import (
     schedule_block,
     schedule_json,
     schedules_table,
+    sent_words,
     stats_table,
 )
 from callboard.core.reports.spending import ScheduleSpent
@@ -247,7 +248,7 @@ def run(invocation: Invocation, /, schedule_id: str, session: str | None) -> Non
 
     async def running(inspector: ScheduleInspector) -> str:
         fire = await inspector.run(schedule_id)
-        return f"{schedule_id} is sent, as {fire}: the process that hosts its session runs it"
+        return f"{schedule_id} is sent, as {fire}: {sent_words(await inspector.fired_by())}"
 
     _change(invocation, session, schedule_id, running)
 

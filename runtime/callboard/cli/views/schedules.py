@@ -121,6 +121,11 @@ SHOWN = 5
 """Number of next times shown for one schedule."""
 
 
+def sent_words(fired_by: str) -> str:
+    """Return who runs a fire that a person sent. `fired_by`: as in `schedule_block`."""
+    return f"{fired_by}, runs it" if fired_by else "no process hosts its session now: `callboard serve` runs it"
+
+
 def schedule_block(schedule: Schedule, spent: ScheduleSpent, now: float, fired_by: str) -> Block:
     """Return a few lines for a person. `fired_by`: the process that would fire it, empty for none."""
     lines = [Line(plain(text)) for text in _lines(schedule, spent, now)]

@@ -156,6 +156,10 @@ class ScheduleInspector:
             raise UsageError(f"{name} is cancelled, and never fires again: add a new one")
         return await fire_as_person(self._store, self.session, schedule, now=self._clock.now())
 
+    async def fired_by(self) -> str:
+        """Return the process that fires the schedules of the session; empty if none is running."""
+        return await firing(self._store, self.session)
+
     async def history(self, name: str | None = None) -> list[Fire]:
         """Return the fires of one schedule, or of all, newest first. Raises `UsageError` for an unknown schedule."""
         prefix = fires_prefix(self.session, self.schedule_named(name).id if name else "")
@@ -311,15 +315,11 @@ class AllSchedules:
 
     async def fired_by(self) -> dict[str, str]:
         """Return session -> a description of the process that fires its schedules; empty if none is running."""
-        return {
-            inspector.session: await firing(self.store, inspector.session)
-            for inspector in self.inspectors
-            if inspector.all()
-        }
+        return {inspector.session: await inspector.fired_by() for inspector in self.inspectors if inspector.all()}
 
     async def fires_here(self, inspector: ScheduleInspector) -> str:
         """Return the process that fires the schedules of a session, including one that just got its first schedule."""
-        return await firing(self.store, inspector.session)
+        return await inspector.fired_by()
 
     async def check_type(self, schedule: Schedule, inspector: ScheduleInspector) -> None:
         """Reject an agent type that no file defines, so that the error appears now and not at the first fire.
