@@ -122,3 +122,27 @@ def test_values_that_json_cannot_express_are_refused(args: list[str], command: C
     ran = command.run_inline("workflow", "run", f"some_flows.py:{name}", *more, "--json", "--model", model)
     assert (ran.code, ran.out) == (2, "")
     assert "NaN and infinity cannot be expressed in JSON" in ran.err
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_the_line_of_the_users_file(
+    command: Command, tmp_path: Path
+) -> None:
+    sources = {
+        "missing": "\nimport nosuch_module\n",
+        "syntax": "def x(:\n",
+        "inside": "import json\n\njson.loads('?')\n",
+        "neighbour": "import missing\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    ends = {
+        "nosuch": "there is no module 'nosuch': write FILE.py:NAME, or module:NAME",
+        "nosuch.inner:flow": "there is no module 'nosuch.inner': write FILE.py:NAME, or module:NAME",
+        f"{tmp_path}/missing.py": f"No module named 'nosuch_module' ({tmp_path}/missing.py:2)",
+        f"{tmp_path}/syntax.py:x": f"SyntaxError: invalid syntax ({tmp_path}/syntax.py:1)",
+        f"{tmp_path}/inside.py": f"(char 0) ({tmp_path}/inside.py:3)",
+        f"{tmp_path}/neighbour.py": f"No module named 'nosuch_module' ({tmp_path}/missing.py:2)",
+    }
+    for place, end in ends.items():
+        ran = command.run("workflow", "run", place)
+        assert (ran.code, ran.err.strip().endswith(end)) == (2, True), ran.err

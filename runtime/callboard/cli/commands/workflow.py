@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -218,6 +219,10 @@ class WorkflowRequest:
     json: bool = False
 
 
+_NOT_USERS = ("<", __file__, *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
+"""Beginnings of the file names of frames that are not the user's: of Python itself, and of this module."""
+
+
 def find_workflow(place: str) -> AnyWorkflow:
     """Return the workflow of `FILE.py:NAME`, `FILE.py` (if it has only one) or `module:NAME`. Raises `UsageError`."""
     where, _, name = place.rpartition(":") if ":" in place else (place, "", "")
@@ -249,11 +254,32 @@ def _module(where: str) -> ModuleType:
         return module
     except CallboardError:
         raise
+    except ModuleNotFoundError as failed:
+        if file.suffix != ".py" and failed.name in _packages(where):
+            raise UsageError(f"there is no module {where!r}: write FILE.py:NAME, or module:NAME") from failed
+        raise _not_imported(where, failed) from failed
     except Exception as failed:
-        last = traceback.extract_tb(failed.__traceback__)[-1]
-        raise UsageError(
-            f"{where} cannot be imported: {type(failed).__name__}: {failed} ({last.filename}:{last.lineno})"
-        ) from failed
+        raise _not_imported(where, failed) from failed
+
+
+def _packages(module: str) -> list[str]:
+    """Return the name of a module, and those of the packages that contain it."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def _not_imported(where: str, failed: Exception) -> UsageError:
+    """Return the error for a module that fails, with the line of the user's file, not one inside Python."""
+    if isinstance(failed, SyntaxError) and failed.filename:
+        line = f"{failed.filename}:{failed.lineno}"
+        reason = failed.msg
+    else:
+        frames = [
+            frame for frame in traceback.extract_tb(failed.__traceback__) if not frame.filename.startswith(_NOT_USERS)
+        ]
+        line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        reason = str(failed)
+    return UsageError(f"{where} cannot be imported: {type(failed).__name__}: {reason}" + (f" ({line})" if line else ""))
 
 
 def arguments(function: AnyWorkflow, texts: Mapping[str, str]) -> Json:
