@@ -122,11 +122,20 @@ def _report_failure(error: BaseException, context: Invocation) -> int:
 
 
 def _plain_english(message: str) -> str:
-    """Return a message of Click about a number without the names of its types (`integer range`)."""
+    """Return a message of Click about a number without the names of its types (`integer range`) and its signs."""
     for kind, words in (("integer", "a whole number"), ("float", "a number")):
         message = message.replace(f"is not a valid {kind} range", f"is not {words}")
         message = message.replace(f"is not a valid {kind}", f"is not {words}")
-    return message
+    before, _, limits = message.partition(" is not in the range ")
+    return f"{before} is out of range: give {_limits_words(limits.rstrip('.'))}" if limits else message
+
+
+def _limits_words(limits: str) -> str:
+    """Return the limits that Click writes as `x>=1`, `x>0` or `1<=x<=9` in words."""
+    least, _, most = limits.partition("<=x<=")
+    if most:
+        return f"{least} to {most}"
+    return f"{limits[3:]} or more" if limits.startswith("x>=") else f"more than {limits.removeprefix('x>')}"
 
 
 def _main_error(error: BaseException) -> BaseException:

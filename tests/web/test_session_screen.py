@@ -72,6 +72,7 @@ async def test_the_agents_own_screen_kills_it_and_raises_its_budget() -> None:
         agent = f"{PATH}/agents/agent-001"
         text = (await page.get(agent)).text
         assert all(f'action="{agent}/{action}"' in text for action in ("say", "interrupt", "stop", "kill", "budget"))
+        assert 'data-kind="for">since ' in text, "the page shows for how long it has been in this state"
         lead = (await page.get(f"{PATH}/agents/lead")).text
         assert 'agents/lead/kill"' not in lead
         raised = await page.post(f"{agent}/budget", {"cost_usd": "5"}, {**OWN, "hx-request": "true"})

@@ -197,7 +197,7 @@ def _state_section(life: _Life) -> Element:
         h.p[
             h.span(class_=f"state {row.style}")[spelled(row.state)],
             f" {spelled(row.does)}" if row.does else None,
-            [" since ", moment(agent.doing.since or agent.row.since)],
+            [" ", moment(agent.doing.since or agent.row.since, lasts=True)],
             [", ", moment(agent.doing.until, counts=True)] if agent.doing.until else None,
         ],
         h.p(".about")[

@@ -209,14 +209,18 @@ def shown_lines(lines: Iterable[Line], *, names: bool = True) -> Element:
     return h.pre(tabindex="0")[rows]
 
 
-def moment(at: float | None, *, counts: bool = False) -> Node:
-    """Return a time, which the page shows in the reader's time zone. `counts`: as the time that is left."""
+def moment(at: float | None, *, counts: bool = False, lasts: bool = False) -> Node:
+    """Return a time, which the page shows in the reader's time zone.
+
+    `counts`: as the time that is left. `lasts`: as the beginning of a state (`since ...`), shown as `for 39 s`.
+    """
     if not at:
         return ""
     time = datetime.fromtimestamp(at, UTC)
     local = time.astimezone()
-    return h.time(datetime=time.isoformat(timespec="seconds"), data_kind="until" if counts else "since")[
-        f"{local:%Y-%m-%d %H:%M:%S}"
+    kind = "until" if counts else "for" if lasts else "since"
+    return h.time(datetime=time.isoformat(timespec="seconds"), data_kind=kind)[
+        f"{'since ' if lasts else ''}{local:%Y-%m-%d %H:%M:%S}"
     ]
 
 

@@ -171,6 +171,8 @@ def test_a_session_that_is_no_replay_cannot_have_a_cassette_as_its_model(command
         (("send",), 'there is no text. Say what to send: callboard send "How far are you?" --to NAME'),
         (("run", "--max-turns", "x", "Go."), "Invalid value for '--max-turns': 'x' is not a whole number."),
         (("run", "--max-budget-usd", "x", "Go."), "Invalid value for '--max-budget-usd': 'x' is not a number."),
+        (("run", "--max-turns", "0", "Go."), "Invalid value for '--max-turns': 0 is out of range: give 1 or more"),
+        (("serve", "--web", "--port", "70000"), "Invalid value for '--port': 70000 is out of range: give 0 to 65535"),
         (("run", "--settings", "gone", "Go."), "--settings gone cannot be read: No such file or directory"),
         (("run", "--system-prompt-file", "binary", "Go."), "--system-prompt-file binary is not UTF-8 text"),
         (

@@ -186,7 +186,7 @@ def test_a_person_is_told_the_words_and_the_next_times(command: Command) -> None
         (("at 2020-01-01T00:00",), "never fires after"),
         (("@daily", "--timezone", "berlin"), "did you mean Europe/Berlin"),
         (("@daily", "--from", "noon"), "base: 'noon' is not a time"),
-        (("@daily", "--count", "0"), "0 is not in the range"),
+        (("@daily", "--count", "0"), "0 is out of range: give 1 to"),
         (("@daily", "--stdin"), "omit EXPR"),
     ],
 )

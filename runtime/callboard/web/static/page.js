@@ -53,7 +53,7 @@ function showTimes() {
     const seconds = Math.abs(at - now) / 1000;
     const until = element.dataset.kind === "until";
     const late = until && at < now;
-    const text = element.dataset.kind === "at" ? CLOCK.format(at) : until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
+    const text = element.dataset.kind === "for" ? `for ${span(seconds)}` : element.dataset.kind === "at" ? CLOCK.format(at) : until ? (late ? `deadline passed ${span(seconds)} ago, waited` : `${span(seconds)} left`) : `${span(seconds)} ago`;
     if (element.textContent !== text) element.textContent = text;
     element.classList.toggle("soon", until && seconds < 120);
     if (!element.title) element.title = at.toLocaleString();
