@@ -42,7 +42,6 @@ from callboard.sessions.options import (
     HostingOptions,
     IdentityOptions,
     ModelOptions,
-    PermissionOptions,
     SessionOptions,
     SharedResources,
     WorkspaceOptions,
@@ -258,7 +257,12 @@ async def _make_session(options: SessionOptions, store: Store) -> None:
         return
     key_limiters = KeyLimiters(SystemClock(), load_settings(os.environ).settings.rate.calls_at_once)
     shared = options.hosting.shared or SharedResources(store, key_limiters)
-    new = replace(options, identity=IdentityOptions(serves=True), hosting=replace(options.hosting, shared=shared))
+    new = replace(
+        options,
+        identity=IdentityOptions(serves=True),
+        permissions=replace(options.permissions, answerable=True),  # also if `cron add` creates it
+        hosting=replace(options.hosting, shared=shared),
+    )
     async with open_session(new):
         return  # it only has to exist: a `callboard serve` hosts it once it has schedules
 
@@ -369,7 +373,6 @@ def _options(serving: Serving, shared: SharedResources) -> SessionOptions:
     return SessionOptions(
         WorkspaceOptions(serving.workspace, trust=serving.trust),
         model=ModelOptions(serving.model),
-        permissions=PermissionOptions(answerable=True),
         hosting=HostingOptions(shared=shared),
     )
 

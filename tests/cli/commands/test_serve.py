@@ -145,6 +145,32 @@ def test_once_fires_what_is_due_and_ends(command: Command) -> None:
     assert history(command, session) == ["done"]
 
 
+ASKING = """
+agents:
+  lead: [{reply: Hello., repeat: forever}]
+  'sched-*':
+    - {reply: [{tool_use: {name: bash, input: {command: touch roof.txt}}}]}
+    - {reply: Looked., repeat: forever}
+"""
+
+
+def add_asking(command: Command) -> None:
+    """Add a schedule whose agent asks before its command, in a workspace without a session."""
+    words = ("--agent-type", "general", "--name", "roof", "--model", command.scenario(ASKING))
+    assert command.run_inline("cron", "add", "@yearly", "Look", *words).code == 0
+
+
+def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command: Command) -> None:
+    add_asking(command)
+    assert command.run_inline("config", "set", "-g", "ask.deadline", "1").code == 0
+    assert command.run_inline("cron", "run", "roof").code == 0
+    assert command.run_inline("serve", "--once").code == 4
+    (session,) = json.loads(command.run_inline("sessions", "--json").out)
+    (decision,) = json.loads(command.run_inline("policy", "log", "--json", "--session", session["id"]).out)
+    answer = decision["answer"]
+    assert (answer["status"], answer["at"] - decision["at"] >= 0.9) == ("expired", True), answer
+
+
 LINGERING = """
 agents:
   lead:
