@@ -151,11 +151,11 @@ async def _rebuilt(store: Store, session: str) -> SessionRow:
     return row.model_copy(update={"created_at": event.at, "model": model, "settings": {"model": model}})
 
 
-async def find_session(store: Store, prefix: str | None) -> SessionRow:
+async def find_session(store: Store, prefix: str | None, *, files: bool = False) -> SessionRow:
     """Return the session with this id, unique prefix of an id, or unique name.
 
-    Without one: the newest that is not the session of schedule files. Raises `UsageError`, and `SessionUnreadable` for
-    a session that a newer Callboard wrote.
+    Without one: the newest that is not the session of schedule files; with `files`, also that session, if it is the
+    only one. Raises `UsageError`, and `SessionUnreadable` for a session that a newer Callboard wrote.
     """
     stored = await stored_sessions(store)
     rows = stored.rows
@@ -165,7 +165,7 @@ async def find_session(store: Store, prefix: str | None) -> SessionRow:
         newest = max(stored.began, key=lambda session: stored.began[session], default="")
         if newest and stored.began[newest] > max((row.created_at for row in rows), default=0.0):
             raise stored.unreadable[newest]  # an older session must not be taken for the newest
-        own = next((row for row in rows if not row.settings.get(SERVES)), None)
+        own = next((row for row in rows if not row.settings.get(SERVES)), rows[0] if files else None)
         if own is None:
             message = f"the only session here, {rows[0].id}, holds schedules that `callboard serve` fires"
             raise UsageError(f"{message}: name it with --session, or start one of yours with `callboard run`")

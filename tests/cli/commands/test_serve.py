@@ -171,6 +171,26 @@ def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command
     assert (answer["status"], answer["at"] - decision["at"] >= 0.9) == ("expired", True), answer
 
 
+@pytest.mark.slow
+def test_a_request_of_a_scheduled_agent_is_found_by_its_id_from_any_session(command: Command) -> None:
+    add_asking(command)
+    with started(command, "serve") as running:
+        running.wait_for("hosting")
+        assert command.run_inline("cron", "run", "roof").code == 0
+        until(lambda: "req_" in command.run_inline("plans").out, "the only session of the workspace is shown")
+        assert command.run_inline("cost").code == command.run_inline("team").code == 0
+        (asked,) = json.loads(command.run_inline("plans", "--json").out)
+        assert command.run_inline("run", "--model", command.scenario(ASKING), "Hello.").code == 0
+        assert asked["id"] not in command.run_inline("plans").out
+        assert "touch roof.txt" in command.run_inline("show", asked["id"]).out
+        ran = command.run_inline("approve", asked["id"][:-2])
+        assert (ran.code, f"{asked['id']} approved" in ran.out) == (0, True), ran.err
+        running.wait_for("done after")
+        running.signal(signal.SIGINT)
+        assert running.end().code == 130
+    assert (command.workspace / "roof.txt").exists()
+
+
 LINGERING = """
 agents:
   lead:

@@ -48,7 +48,7 @@ def link(
         raise UsageError(f"--for {time_}: give a time such as 30m, 2h or 1d")
     if revoke:
         refuse_idle(("time_", "user", "qr"), "with --revoke, which ends all links to the request")
-        ended = with_handle(invocation, session, lambda handle: _revoked(handle, request_id))
+        ended = with_handle(invocation, session, lambda handle: _revoked(handle, request_id), request=request_id)
         with terminal_of(invocation) as terminal:
             terminal.rows(block(f"{count_words(ended, 'link')} revoked", "good"))
         return
@@ -58,7 +58,7 @@ def link(
         request = find_request(handle.requests(pending_only=False), request_id)
         return await handle.make_link(request, seconds=seconds, user=user)
 
-    made = with_handle(invocation, session, make)
+    made = with_handle(invocation, session, make, request=request_id)
     address = made.address(base)
     until = when(made.row.expires_at)
     with terminal_of(invocation) as terminal:

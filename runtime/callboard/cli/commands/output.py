@@ -43,15 +43,20 @@ def notice_of(invocation: Invocation) -> Callable[[str], None]:
 
 
 def with_handle(
-    invocation: Invocation, session: str | None, work: Callable[[SessionHandle], Awaitable[Found]]
+    invocation: Invocation,
+    session: str | None,
+    work: Callable[[SessionHandle], Awaitable[Found]],
+    *,
+    request: str = "",
 ) -> Found:
-    """Return the result of `work` at the handle of a session (None: the current one).
+    """Return the result of `work` at the handle of a session (None: the one with this request, or the current one).
 
     Raises the errors of `open_handle`.
     """
 
     async def working() -> Found:
-        async with open_handle(invocation.workspace, session, notice=notice_of(invocation)) as handle:
+        notice = notice_of(invocation)
+        async with open_handle(invocation.workspace, session, request=request, notice=notice) as handle:
             return await work(handle)
 
     return anyio.run(working)

@@ -103,7 +103,7 @@ def show(invocation: Invocation, /, request_id: str, session: str | None, json_:
     async def read(handle: SessionHandle) -> RequestDetails:
         return await _details(handle, request_id)
 
-    details = with_handle(invocation, session, read)
+    details = with_handle(invocation, session, read, request=request_id)
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps(request_json(details), indent=2))
@@ -162,7 +162,7 @@ def edit(invocation: Invocation, /, *, request_id: str, file: str | None, why: s
     read from stdin.
     """
     refuse_inside_tool("Editing a plan")
-    plan = with_handle(invocation, session, lambda handle: _details(handle, request_id)).request
+    plan = with_handle(invocation, session, lambda handle: _details(handle, request_id), request=request_id).request
     editable(plan)
     text = _edited(plan, file, invocation.workspace)
     word = approval(plan, text)
@@ -255,7 +255,7 @@ def _answer_and_print(invocation: Invocation, session: str | None, request_id: s
             made.extend(created_rule_lines(await handle.rules.made_by(request.id)))
         return RequestDetails(request, note=await handle.moved(request) if reply.status == "approved" else "")
 
-    done = with_handle(invocation, session, giving)
+    done = with_handle(invocation, session, giving, request=request_id)
     suffix = " as edited" if reply.plan else f", option {reply.option}" if reply.option else ""
     with terminal_of(invocation) as terminal:
         note = (Line(done.note, "warn"),) if done.note else ()

@@ -20,19 +20,31 @@ from callboard.types.records import SessionRow
 
 
 @asynccontextmanager
-async def open_handle(workspace: Path, session: str | None = None, *, notice: Notice) -> AsyncGenerator[SessionHandle]:
+async def open_handle(
+    workspace: Path, session: str | None = None, *, request: str = "", notice: Notice
+) -> AsyncGenerator[SessionHandle]:
     """Open the newest session of a workspace, or the named one, without hosting it.
 
-    Raises `UsageError` if there is none.
+    `request`: an id of a request, or a prefix; without `session`, the session that has it is opened. Raises
+    `UsageError` if there is none.
     """
     places = find_places(workspace, writable=False)
     async with _open(places, notice) as store:
-        yield await handle_of(store, session)
+        yield await handle_of(store, session or await _session_with(store, request))
+
+
+async def _session_with(store: Store, request: str) -> str | None:
+    """Return the only session that has the request; None if none or several have it."""
+    if not request:
+        return None
+    rows = await sessions_of(store)
+    having = [row.id for row in rows if await rows_of(store, request_key(row.id, request))]
+    return having[0] if len(having) == 1 else None
 
 
 async def handle_of(store: Store, session: str | None) -> SessionHandle:
     """Return the handle of the newest session of an open store, or of the named one. Raises as `find_session` does."""
-    row = await find_session(store, session)
+    row = await find_session(store, session, files=True)
     with naming_version(row):
         board = RowCache(row.id, lambda kind, name: None)
         board.take(*await rows_of(store, rows_prefix(row.id)))
