@@ -514,7 +514,7 @@ class Server:
             row = await row_of(self._store, queue_key(entry.session))
             if row is None and entry.queued is queued:
                 entry.queued = None  # no newer row has come since: what the watch said before is out of date
-            end = await session.finished()
+            end = (await session.finished()).of_run()
             if has_work():
                 continue
             if row is None:

@@ -98,6 +98,19 @@ def test_an_answer_gets_a_host_for_the_session_that_asked(command: Command, host
     assert events(command, session).count("turn_ended") == 2
 
 
+def test_a_detached_session_with_an_open_task_has_failed(command: Command, hosts: list[Running]) -> None:
+    scenario = """
+agents:
+  lead:
+    - {reply: [{tool_use: {name: create_task, input: {subject: Mend the roof}}}]}
+    - {reply: Done., repeat: forever}
+"""
+    ran = command.run_inline("run", "--model", command.scenario(scenario), "--detach", "Hello.")
+    hosts.append(serve(command))
+    hosts[0].wait_for("its work has ended, exit code 1: 1 task is not finished: task_")
+    assert sessions(command) == {ran.out.strip(): 1}
+
+
 def test_a_session_waits_for_a_host_with_its_labels(command: Command, hosts: list[Running]) -> None:
     command.scenario(SCENARIO.format(latency=0))
     hosts.append(serve(command))
