@@ -75,6 +75,8 @@ class Session:
         self._open: OpenSession | None = None
         self._group: TaskGroup | None = None
         self._used = False
+        self._prompts = asyncio.Lock()
+        """Held from a prompt of `run` or `stream` to the rest after it: the answer is that to this prompt."""
 
     @classmethod
     def resume(
@@ -169,12 +171,18 @@ class Session:
         continues: `session.rest()` waits for it, and `session.interrupt()` stops it.
 
         The result says whether the run ended well (`ok`, `why`, `check()`). With a typed result, a failed run raises
-        `RunFailed`, and `WrongResult` if no answer matches the type.
+        `RunFailed`, and `WrongResult` if no answer matches the type. Runs at the same time take their turns one after
+        another; `say` sends into the current turn.
         """
-        if result is None:
-            await self.say(prompt)
-            return await self.rest()
-        form: TypedResult[Any] = TypedResult(result)
+        self._refuse_attached()
+        async with self._prompts:
+            return await (self._run(prompt) if result is None else self._run_typed(prompt, TypedResult(result)))
+
+    async def _run(self, prompt: str) -> Result[None]:
+        await self.say(prompt)
+        return await self.rest()
+
+    async def _run_typed(self, prompt: str, form: TypedResult[Any]) -> Result[Any]:
         await self.say(f"{prompt}\n\n{form.words()}")
         wrongs: list[str] = []
         while True:
@@ -190,10 +198,8 @@ class Session:
 
     async def rest(self) -> Result[None]:
         """Wait until nothing is left to do, without a new prompt: after a resume, or after a cancelled run."""
-        current = self._current
-        if isinstance(current, AttachedSession):
-            raise UsageError("another process hosts this session: use session.say() and session.events()")
-        return await self._guarded(self._rested(current))
+        self._refuse_attached()
+        return await self._guarded(self._rested(self._current))
 
     def stream(self, prompt: str, *, raw: bool = False) -> Stream:
         """Send a prompt like `run`, and yield events: `async for event in session.stream("...")`.
@@ -225,10 +231,12 @@ class Session:
         A task of the session does this, so that a reader that stops waiting for the next event cuts nothing off.
         """
         try:
-            await self.say(prompt)
             if isinstance(current, AttachedSession):
+                await self.say(prompt)
                 return
-            stream.push(Rested("lead", await self._rested(current)))
+            async with self._prompts:
+                await self.say(prompt)
+                stream.push(Rested("lead", await self._rested(current)))
         except Exception as error:  # noqa: BLE001 - raised again in the reader; other uses of the session continue
             stream.fail(error)
         stream.close()
@@ -354,8 +362,10 @@ class Session:
     def _current(self) -> OpenSession:
         if self._open is None:
             raise SessionClosed("the session is not open: use it inside `async with Session(...) as session:`")
-        if self._keeper is not None and self._keeper.ended:
-            raise self._keeper.error or SessionClosed("the session has ended")
+        if self._keeper is not None:
+            self._keeper.refuse_other_loop()
+            if self._keeper.ended:
+                raise self._keeper.error or SessionClosed("the session has ended")
         return self._open
 
     async def _guarded(self, work: Awaitable[T]) -> T:
@@ -368,6 +378,10 @@ class Session:
         if isinstance(self._current, HostedSession):
             return self._current
         raise UsageError("another process hosts this session: workflows run where it is hosted")
+
+    def _refuse_attached(self) -> None:
+        if isinstance(self._current, AttachedSession):
+            raise UsageError("another process hosts this session: use session.say() and session.events()")
 
     def _notify(self, text: str) -> None:
         self._relay.on_delta("workflow", Delta("notice", text))
@@ -435,6 +449,18 @@ class ContextTask(Generic[T]):
     def ended(self) -> bool:
         """Return True once the value is closed."""
         return self._ended.is_set()
+
+    def refuse_other_loop(self) -> None:
+        """Raise `UsageError` in another event loop. Without one, as in a thread, the state may be read."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if loop is not self._loop:
+            raise UsageError(
+                "the session belongs to the event loop that opened it: from another thread, use "
+                "asyncio.run_coroutine_threadsafe with that loop"
+            )
 
     async def open(self) -> T:
         """Open the value and return it.
