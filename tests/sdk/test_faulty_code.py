@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,19 @@ import pytest
 
 from callboard import Session, ToolResult, hook, tool
 from callboard.sdk import events
-from callboard.sdk.errors import UsageError
+from callboard.sdk.errors import (
+    AgentFailed,
+    BudgetSpent,
+    CallboardError,
+    LimitReached,
+    RunFailed,
+    SessionHosted,
+    SettingsError,
+    StepUnknown,
+    UsageError,
+    WrongResult,
+)
+from callboard.types.errors import Conflict
 
 SCENARIO = """\
 agents:
@@ -90,3 +104,26 @@ def test_a_hook_that_raises_an_exception_without_a_text_has_failed(place: Path) 
 
     ended, rested = told(place, tools=[look], hooks=[faulty])
     assert (ended.text, rested.result.ok) == ("here", True)
+
+
+ERRORS = (
+    UsageError("no such agent"),
+    SettingsError("is not a number", "settings.yaml:3: limits"),
+    LimitReached("the run is at its limit", "steps"),
+    SessionHosted("it is hosted", 7, "roof"),
+    RunFailed("it failed", {"ok": False}),
+    WrongResult("it did not fit", ["not JSON"], "seven"),
+    AgentFailed("it failed", "failed", "text", exit_code=5),
+    BudgetSpent("it is used up", 2.5, 2.0),
+    StepUnknown("its effect is unknown", "step-1"),
+    Conflict("s/1", 1, 2),
+)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_goes_from_a_worker_process_to_its_parent(error: CallboardError) -> None:
+    """A pool of processes, or a task queue, pickles the error of a worker: one that cannot be read breaks the pool."""
+    error.add_note("in job 7")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
+        assert other.exit_code == error.exit_code

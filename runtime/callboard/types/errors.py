@@ -43,6 +43,14 @@ class CallboardError(Exception):
 
     exit_code: int = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return the parts for `pickle` and `copy`, which would call the class with the message alone otherwise."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[CallboardError], args: tuple[object, ...]) -> CallboardError:
+    return kind.__new__(kind, *args)
+
 
 class PersonCanAct(CallboardError):
     """The user can fix this: by a setting, a key, an answer, or a larger budget."""
