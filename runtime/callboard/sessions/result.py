@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from callboard.core.agent.state import AgentState
+from callboard.core.approvals.requests import DENIED
 from callboard.core.approvals.session_rules import offered
 from callboard.core.call_words import input_words
 from callboard.core.decoding import read_value
@@ -47,8 +48,6 @@ ERROR_CODES = frozenset({FAILED, CONFIGURATION, UNAVAILABLE})
 """Exit codes of a turn that a refused model call may have ended."""
 
 
-DENIED = "Permission denied:"
-"""Prefix of the reason of a denied call, for the model."""
 _MAIN = ("command", "path", "url", "to", "name")
 """Input fields that identify the subject of a call."""
 _TOLD = 3

@@ -164,11 +164,15 @@ def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command
     add_asking(command)
     assert command.run_inline("config", "set", "-g", "ask.deadline", "1").code == 0
     assert command.run_inline("cron", "run", "roof").code == 0
-    assert command.run_inline("serve", "--once").code == 4
+    served = command.run_inline("serve", "--once")
+    assert (served.code, "1 call was denied: " in served.err) == (4, True), served.err
     (session,) = json.loads(command.run_inline("sessions", "--json").out)
     (decision,) = json.loads(command.run_inline("policy", "log", "--json", "--session", session["id"]).out)
     answer = decision["answer"]
     assert (answer["status"], answer["at"] - decision["at"] >= 0.9) == ("expired", True), answer
+    (fire,) = json.loads(command.run_inline("cron", "history", "--json").out)
+    assert fire["outcome"] == "done"
+    assert fire["why"] == f"1 call was denied: {answer['reason'] or 'expired'}; Looked."
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ SCHEDULED_WAIT = 1_800.0
 POLICY_SECONDS = 60.0
 """Seconds for a policy to answer a request that was put to it at a deadline."""
 LATE = "nobody answered in time"
+DENIED = "Permission denied:"
+"""Prefix of the reason of a denied call, for the model."""
 UNASKED = "nobody can be asked in this run"
 MOST_REFUSED = 20
 """Most rejected answers to store with a request. Further ones are reported but not stored."""

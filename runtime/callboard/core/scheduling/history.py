@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from callboard.core.approvals.requests import DENIED
 from callboard.core.budgets.tree import NOTHING, Amount, amount_of
 from callboard.core.keys import END_FIRE
 from callboard.core.scheduling.describe import local_time
@@ -130,6 +131,10 @@ class FireProgress:
     used: Amount = NOTHING
     unserved: bool = False
     """True if its newest model call failed because of the service."""
+    denied: int = 0
+    """Number of calls that were denied, or that nobody allowed."""
+    denial: str = ""
+    """Reason of the newest of them."""
 
     @property
     def failed(self) -> bool:
@@ -176,6 +181,10 @@ def _turn(course: FireProgress, event: ev.Event) -> FireProgress:
             return _ended(course, event.at, "stopped", event.result)
         case ev.AgentCrashed() if event.again_at is None:
             return _ended(course, event.at, "crashed", "its agent crashed again and again, and is parked")
+        case ev.AnswerTaken(kind="permission") if event.void or event.status != "approved":
+            return _denied(course, event.void or event.reason or event.status)
+        case ev.CallJudged(verdict="deny", why=reason) if reason.startswith(DENIED):
+            return _denied(course, reason.removeprefix(DENIED).strip())
         case ev.CallFailed() if event.purpose == "turn":
             return replace(course, unserved=event.fault.kind in SERVICE)
         case ev.ModelReplied() | ev.ReplyDropped():
@@ -183,6 +192,10 @@ def _turn(course: FireProgress, event: ev.Event) -> FireProgress:
             return replace(course, used=used, unserved=False)
         case _:
             return course
+
+
+def _denied(course: FireProgress, reason: str) -> FireProgress:
+    return replace(course, denied=course.denied + 1, denial=reason)
 
 
 def _ended(course: FireProgress, at: float, reason: str, detail: str) -> FireProgress:
@@ -252,7 +265,15 @@ def _outcome(fire: Fire, course: FireProgress) -> tuple[FireOutcome, str]:
     outcome = BEGAN_BY.get(course.reason, "lost")
     reason = course.why or ("" if outcome == "done" else _WORDS.get(course.reason, course.reason))
     first = next((line.strip() for line in course.text.splitlines() if line.strip()), "")
-    return outcome, (reason or first)[:500]
+    return outcome, "; ".join(part for part in (_denial(course), reason or first) if part)[:500]
+
+
+def _denial(course: FireProgress) -> str:
+    """Return the number of denied calls and the newest reason. A turn can end well although its work was not done."""
+    if not course.denied:
+        return ""
+    calls = "1 call was" if course.denied == 1 else f"{course.denied} calls were"
+    return f"{calls} denied: {course.denial[:200]}"
 
 
 _WORDS: Mapping[str, str] = {

@@ -56,7 +56,9 @@ _FIRE_EVENTS = frozenset(
         ev.TurnEnded,
         ev.AgentStopped,
         ev.AgentCrashed,
+        ev.AnswerTaken,
         ev.CallFailed,
+        ev.CallJudged,
         ev.ModelReplied,
         ev.ReplyDropped,
     }
