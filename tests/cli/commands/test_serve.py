@@ -154,10 +154,10 @@ agents:
 """
 
 
-def add_asking(command: Command) -> None:
+def add_asking(command: Command, *options: str) -> None:
     """Add a schedule whose agent asks before its command, in a workspace without a session."""
     words = ("--agent-type", "general", "--name", "roof", "--model", command.scenario(ASKING))
-    assert command.run_inline("cron", "add", "@yearly", "Look", *words).code == 0
+    assert command.run_inline("cron", "add", "@yearly", "Look", *words, *options).code == 0
 
 
 def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command: Command) -> None:
@@ -173,6 +173,14 @@ def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command
     (fire,) = json.loads(command.run_inline("cron", "history", "--json").out)
     assert fire["outcome"] == "done"
     assert fire["why"] == f"1 call was denied: {answer['reason'] or 'expired'}; Looked."
+
+
+def test_a_fire_that_is_stopped_at_its_deadline_has_one_line_with_its_time_and_cost(command: Command) -> None:
+    add_asking(command, "--deadline", "1s")
+    assert command.run_inline("cron", "run", "roof").code == 0
+    served = command.run_inline("serve", "--once", "--json")
+    (end,) = (message for message in served.messages if message["event"] == "end")
+    assert (end["outcome"], end["seconds"] >= 1, end["cost_usd"] > 0) == ("timed_out", True, True), end
 
 
 @pytest.mark.slow
