@@ -107,7 +107,7 @@ agents:
 """
     ran = command.run_inline("run", "--model", command.scenario(scenario), "--detach", "Hello.")
     hosts.append(serve(command))
-    hosts[0].wait_for("its work has ended, exit code 1: 1 task is not finished: task_")
+    hosts[0].wait_for("it ended with exit code 1: 1 task is not finished: task_")
     assert sessions(command) == {ran.out.strip(): 1}
 
 
