@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from callboard.core.agent.apply import apply, is_for_runtime
 from callboard.core.agent.state import AgentState
-from callboard.core.approvals.plan_gate import gate_refuses
+from callboard.core.approvals.plan_gate import gate_refusal
 from callboard.core.context.view.invariants import invariants
 from callboard.core.keys import journal, mailbox, rows_prefix
 from callboard.engine.recall import events_of
@@ -84,7 +84,7 @@ async def _life(store: Store, session: str, row: AgentRow, incarnation: int) -> 
 
 def _passed_the_gate(state: AgentState, event: ev.ToolStarted) -> Iterator[str]:
     name = next((one.call.name for one in state.calls if one.call.id == event.call), "?")
-    if gate_refuses(state.work.gate, name, reads_only=event.effect == "read") is not None:
+    if gate_refusal(state.work.gate, name, reads_only=event.effect == "read") is not None:
         yield f"{name} started while the plan gate was {state.work.gate.gate}"
 
 

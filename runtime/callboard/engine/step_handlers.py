@@ -19,7 +19,7 @@ from callboard.core.context.stages.results import persisted_texts
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.sendable import with_attachments
 from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
-from callboard.core.messaging.authority import answered, cause_of, weakest
+from callboard.core.messaging.authority import answer_authority, effective_authority, weakest
 from callboard.core.messaging.envelopes import injected, sending
 from callboard.core.recovery.refused_blocks import LEFT_OUT
 from callboard.core.recovery.retry_policy import without_advice
@@ -115,7 +115,7 @@ async def _drop_mail(agent: AgentRuntime, step: st.Drop) -> None:
             mode="wake" if name == "lead" and agent.name != "lead" else "queue",
             content=f"{count_words(len(concerned), 'message')} to {agent.name} not delivered: {step.why}",
             caused_by=step.ids[0],
-            cause=weakest(map(cause_of, dropped)),
+            cause=weakest(map(effective_authority, dropped)),
             sent_at=_now(agent),
         )
         writes.append(sending(agent.host.session, envelope))
@@ -392,7 +392,7 @@ def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[W
             request_id=request_id,
             reply_to=request_envelope_id(request_id, agent.name),
             sender_incarnation=agent.state.identity.incarnation,
-            cause=answered(request, agent.name),
+            cause=answer_authority(request, agent.name),
             sent_at=now,
         )
         writes.append(sending(session, envelope))

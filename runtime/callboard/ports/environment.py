@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from callboard.core.agent.state import ExpectedDeliveries
-from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
+from callboard.core.approvals.plans import PLAIN_ANSWER, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.context.reminders import ReminderFacts
 from callboard.core.permissions.values import AllowOverride
@@ -264,7 +264,7 @@ class Answer:
     status: Literal["approved", "rejected", "answered"]
     by: str
     reason: str = ""
-    word: AnswerDetails = AS_IT_STANDS
+    word: AnswerDetails = PLAIN_ANSWER
     """Details of an answer to a plan in addition to yes or no, and the content that it answers."""
     always: AlwaysAllow | None = None
     """For an approved permission: allow all calls of its class, not only this call. Accepted only from the user."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from callboard.core.approvals.requests import answerers, digest_of, overdue
+from callboard.core.approvals.requests import answerers, digest_of, is_overdue
 from callboard.core.decoding import read_value
 from callboard.core.keys import LINKS, link_key, request_key, short_id
 from callboard.ports.store import Delete, Put, Row, Store
@@ -104,7 +104,7 @@ def refusal_of(request: Request, now: float) -> str:
     if request.status != "pending":
         by = f" by {request.answered_by}" if request.answered_by else ""
         return f"{request.id} is {request.status}{by} already"
-    if overdue(request, now):
+    if is_overdue(request, now):
         return f"{request.id}: its deadline has passed"
     if "person" not in answerers(request):
         return f"{request.id} waits for {' or '.join(answerers(request)) or 'nobody'}, not for a person"

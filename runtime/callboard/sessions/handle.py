@@ -18,8 +18,8 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.core.agent.state import AgentState
-from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, moved
-from callboard.core.approvals.session_rules import AlwaysAllow, ended
+from callboard.core.approvals.plans import PLAIN_ANSWER, AnswerDetails, commit_change
+from callboard.core.approvals.session_rules import AlwaysAllow, end_state
 from callboard.core.budgets.tree import BudgetNode
 from callboard.core.keys import host_lease, one_by_id, rule_key, short_id
 from callboard.core.permissions.rules import parse_rule
@@ -166,7 +166,7 @@ class SessionHandle:
         status: Literal["approved", "rejected", "answered"],
         reason: str = "",
         *,
-        word: AnswerDetails = AS_IT_STANDS,
+        word: AnswerDetails = PLAIN_ANSWER,
         always: AlwaysAllow | None = None,
         tool_input: Json | None = None,
     ) -> str | None:
@@ -193,7 +193,7 @@ class SessionHandle:
         from callboard.adapters.git.surroundings import WorkspaceSurroundings
 
         around = WorkspaceSurroundings(Path(self.row.workspace), os.environ)
-        return moved(request, await around.commit(folder, request.id))
+        return commit_change(request, await around.commit(folder, request.id))
 
     async def say(self, text: str, to: str = "lead") -> None:
         """Send a person's prompt to an agent. Raises `UsageError` for an unknown agent, and inside a tool's process."""
@@ -485,7 +485,7 @@ class RuleInspector:
     def standing(self) -> Sequence[SessionRule]:
         """Return the rules in force."""
         now = self._clock.now()
-        return [rule for rule in self._board.rules() if not ended(rule, now)]
+        return [rule for rule in self._board.rules() if not end_state(rule, now)]
 
     async def made_by(self, request_id: str) -> Sequence[SessionRule]:
         """Return the rules that the answer to a permission created, in their current state in the store."""
@@ -526,7 +526,7 @@ class RuleInspector:
         match = self._board.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))
         assert match is not None, "it was found among them"
         rule, revision = match
-        if reason := ended(rule, self._clock.now()):
+        if reason := end_state(rule, self._clock.now()):
             raise UsageError(f"{rule.id} is already {reason}: it has no effect")
         revoked = rule.model_copy(update={"revoked_at": self._clock.now()})
         await write_rule_as_person(self._store, self._session, revoked, expected=revision)

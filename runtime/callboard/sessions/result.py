@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from callboard.core.agent.state import AgentState
 from callboard.core.approvals.requests import DENIED
-from callboard.core.approvals.session_rules import offered
+from callboard.core.approvals.session_rules import offered_rules
 from callboard.core.call_words import input_words
 from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key
@@ -267,7 +267,7 @@ def _rules_for(request: Request) -> tuple[str, ...]:
     """Return the rules that would allow a permission. Only a rule in the settings can allow deleting files."""
     tool_input = request.payload.get("input")
     if request.payload.get("rule") != "D" or not isinstance(tool_input, dict):
-        return offered(request)
+        return offered_rules(request)
     from callboard.core.permissions.suggest_rules import deletion_rule  # noqa: PLC0415 - a rare case; it takes 15 ms
 
     rule = deletion_rule(str(request.payload.get("tool")), cast("Mapping[str, object]", tool_input))

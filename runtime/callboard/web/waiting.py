@@ -21,7 +21,7 @@ from callboard.cli.views.edits import approval, edited_input, text_to_edit
 from callboard.cli.views.permission import effect_at_deadline, seconds_of, spelled
 from callboard.cli.views.question import choices_of, frame_of, read_answer
 from callboard.cli.views.revisions import revision_lines
-from callboard.core.approvals.session_rules import AlwaysAllow, offered
+from callboard.core.approvals.session_rules import AlwaysAllow, offered_rules
 from callboard.core.mcp.elicitation import Field, fields_of, question_in
 from callboard.ports.environment import Answer
 from callboard.sessions.handle import SessionHandle
@@ -127,7 +127,7 @@ def _answers(row: OpenRequest, frame: Frame, viewer: Viewer) -> Node:
             label="Answer",
         ),
         _edit(request, action, viewer) if request.kind in ("plan", "permission") else None,
-        _always(request, action, viewer) if offered(request) else None,
+        _always(request, action, viewer) if offered_rules(request) else None,
     ]
 
 
@@ -161,9 +161,9 @@ def _accepting(text: str) -> str:
 def _always(request: Request, action: str, viewer: Viewer) -> Element:
     """Return what "always" would allow, and its form."""
     return h.details[
-        h.summary["Always allow ", h.code[spelled(", ".join(offered(request)))], " …"],
+        h.summary["Always allow ", h.code[spelled(", ".join(offered_rules(request)))], " …"],
         h.p["This allows every call in this session that matches:"],
-        h.ul[[h.li[h.code[spelled(rule)]] for rule in offered(request)]],
+        h.ul[[h.li[h.code[spelled(rule)]] for rule in offered_rules(request)]],
         form(
             viewer,
             action,

@@ -10,7 +10,7 @@ from tests.core.agent.decisions import step
 
 from callboard.core.agent.changes import in_mode
 from callboard.core.agent.decide import PROMPT
-from callboard.core.approvals.plans import AnswerDetails, with_word
+from callboard.core.approvals.plans import AnswerDetails, apply_answer_details
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
 from callboard.core.permissions.claude_updates import mode_of
 from callboard.core.permissions.modes import next_mode
@@ -123,7 +123,7 @@ def test_the_mode_is_chosen_by_a_person_with_an_approval(by: str, status: str, m
     )
     new = answer(request, "plan", by=by, status=status, reason="why", now=0.0)
     assert isinstance(new, Request)
-    chosen = with_word(request, new, AnswerDetails(mode=mode), by=by, now=0.0)
+    chosen = apply_answer_details(request, new, AnswerDetails(mode=mode), by=by, now=0.0)
     assert (chosen.text if isinstance(chosen, AnswerRefusal) else "").endswith(told)
     assert isinstance(chosen, AnswerRefusal) == bool(told)
     assert isinstance(chosen, AnswerRefusal) or chosen.mode == mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.agent.agent_states import Life, judged, started
 
-from callboard.core.approvals.plan_gate import BEFORE_APPROVAL, PlanGate, gate_refuses
+from callboard.core.approvals.plan_gate import BEFORE_APPROVAL, PlanGate, gate_refusal
 from callboard.core.messaging.envelopes import injected
 from callboard.core.tool_access import ALL_TOOLS
 from callboard.types import events as ev
@@ -16,25 +16,25 @@ WRITES = ("write_file", "edit_file", "bash", "task", "create_task", "complete_ta
 
 @pytest.mark.parametrize("tool", [*READS, *WRITES, *sorted(BEFORE_APPROVAL)])
 def test_an_open_gate_stops_nothing(tool: str) -> None:
-    assert gate_refuses(PlanGate(), tool, reads_only=False) is None
-    assert gate_refuses(PlanGate("open", "req_1", "d", "the plan", "approved"), tool, reads_only=False) is None
+    assert gate_refusal(PlanGate(), tool, reads_only=False) is None
+    assert gate_refusal(PlanGate("open", "req_1", "d", "the plan", "approved"), tool, reads_only=False) is None
 
 
 @pytest.mark.parametrize("tool", WRITES)
 def test_a_required_plan_lets_reads_pass_and_nothing_that_changes(tool: str) -> None:
-    assert "call submit_plan" in str(gate_refuses(PlanGate("required"), tool, reads_only=False))
-    assert gate_refuses(PlanGate("required"), tool, reads_only=True) is None
+    assert "call submit_plan" in str(gate_refusal(PlanGate("required"), tool, reads_only=False))
+    assert gate_refusal(PlanGate("required"), tool, reads_only=True) is None
 
 
 @pytest.mark.parametrize("tool", sorted(BEFORE_APPROVAL))
 def test_words_notes_and_the_plan_itself_pass_a_required_gate(tool: str) -> None:
-    assert gate_refuses(PlanGate("required"), tool, reads_only=False) is None
+    assert gate_refusal(PlanGate("required"), tool, reads_only=False) is None
     assert tool in ALL_TOOLS, "a name that no tool has"
 
 
 @pytest.mark.parametrize("tool", [*WRITES, "submit_plan", "report"])
 def test_while_a_plan_waits_nothing_runs_and_the_request_is_named(tool: str) -> None:
-    refusal = gate_refuses(PlanGate("pending", "req_1"), tool, reads_only=False)
+    refusal = gate_refusal(PlanGate("pending", "req_1"), tool, reads_only=False)
     assert refusal == "Not run: waiting for plan approval (req_1)."
 
 
@@ -169,7 +169,7 @@ def test_work_that_ends_stops_the_calls_beside_it_that_have_not_begun() -> None:
 def test_what_no_plan_can_allow_is_not_said_to_wait_for_one() -> None:
     for state in ("required", "pending"):
         gate = PlanGate(state)
-        assert gate_refuses(gate, "bash", reads_only=False, denied_by="E") is not None
-        assert gate_refuses(gate, "bash", reads_only=False, denied_by="S") is None, "letter S denies it itself"
-        assert gate_refuses(gate, "bash", reads_only=False, denied_by="K") is None
-        assert gate_refuses(gate, "bash", reads_only=False, denied_by="rule Bash(touch:*)") is None, "a rule stays"
+        assert gate_refusal(gate, "bash", reads_only=False, denied_by="E") is not None
+        assert gate_refusal(gate, "bash", reads_only=False, denied_by="S") is None, "letter S denies it itself"
+        assert gate_refusal(gate, "bash", reads_only=False, denied_by="K") is None
+        assert gate_refusal(gate, "bash", reads_only=False, denied_by="rule Bash(touch:*)") is None, "a rule stays"

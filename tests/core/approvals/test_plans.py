@@ -11,14 +11,14 @@ from callboard.core.approvals.plans import (
     AuthorSituation,
     PlanBinding,
     answer_record,
-    changes,
-    decision,
-    moved,
+    apply_answer_details,
+    commit_change,
+    decision_text,
     payload_of,
     previous_revision,
     submitted_of,
-    void_of,
-    with_word,
+    unified_diff,
+    void_reason,
 )
 from callboard.core.approvals.requests import AnswerRefusal, answer, digest_of
 from callboard.types.records import Request
@@ -37,7 +37,7 @@ def said(
 ) -> Request | AnswerRefusal:
     answered = answer(request, request.kind, by=by, status=status, reason="", now=20.0)
     assert isinstance(answered, Request)
-    return with_word(request, answered, word, by=by, now=20.0)
+    return apply_answer_details(request, answered, word, by=by, now=20.0)
 
 
 def now(commit: str = "", *, void: bool = False, tasks: tuple[str, ...] = ("task_1",)) -> AuthorSituation:
@@ -121,8 +121,8 @@ def test_an_edited_plan_opens_the_gate_of_the_plan_that_was_edited_and_of_no_oth
         assert not edit.strip()
         return
     event = answer_record(edited, now())
-    assert void_of(event, request.digest) == ""
-    assert void_of(event, asked(mine + "!").digest) != ""
+    assert void_reason(event, request.digest) == ""
+    assert void_reason(event, asked(mine + "!").digest) != ""
     assert (event.plan or mine) == edit
 
 
@@ -134,7 +134,7 @@ def test_a_text_that_was_changed_behind_its_digest_is_void() -> None:
     approved = said(request, AnswerDetails())
     assert isinstance(approved, Request)
     forged = approved.model_copy(update={"payload": {**approved.payload, "plan": "rm -rf"}})
-    assert void_of(answer_record(forged, now()), request.digest) != ""
+    assert void_reason(answer_record(forged, now()), request.digest) != ""
 
 
 @pytest.mark.parametrize(
@@ -148,22 +148,22 @@ def test_a_commit_that_moved_is_told_and_void_where_that_is_set(
     assert isinstance(approved, Request)
     event = answer_record(approved, now(commit, void=void))
     assert bool(event.note) is noted
-    assert (void_of(event, approved.digest) == "") is counts
-    assert ("moved from commit aaaaaaaaaa to bbbbbbbbbb" in decision(event, event.void)) is noted
+    assert (void_reason(event, approved.digest) == "") is counts
+    assert ("moved from commit aaaaaaaaaa to bbbbbbbbbb" in decision_text(event, event.void)) is noted
 
 
 def test_an_approval_of_a_plan_for_a_task_that_was_taken_away_is_void() -> None:
     approved = said(asked(), AnswerDetails())
     assert isinstance(approved, Request)
     event = answer_record(approved, now(tasks=()))
-    assert "task_1 is no longer held by you" in void_of(event, approved.digest)
+    assert "task_1 is no longer held by you" in void_reason(event, approved.digest)
     rejected = said(asked(), AnswerDetails(), status="rejected")
     assert isinstance(rejected, Request)
     assert answer_record(rejected, now(NEW, void=True, tasks=())).void == "", "there is nothing to make void"
 
 
 def test_what_is_not_known_has_not_moved() -> None:
-    assert moved(asked(), "") == moved(asked(payload={"plan": "x"}), NEW) == ""
+    assert commit_change(asked(), "") == commit_change(asked(payload={"plan": "x"}), NEW) == ""
 
 
 # What is told
@@ -172,7 +172,7 @@ def test_what_is_not_known_has_not_moved() -> None:
 def test_the_author_reads_what_was_chosen_changed_and_said() -> None:
     edited = said(asked("x", "a", "b"), AnswerDetails(2, "y"))
     assert isinstance(edited, Request)
-    told = decision(answer_record(edited.model_copy(update={"reason": "mind the zones"}), now(NEW)), "")
+    told = decision_text(answer_record(edited.model_copy(update={"reason": "mind the zones"}), now(NEW)), "")
     assert told.startswith("Your plan is approved by person.\nOf its options this one was chosen: b\n")
     assert "approved text is this one, and not yours:\n\ny\n" in told
     assert "mind the zones" in told
@@ -183,7 +183,7 @@ def test_the_author_reads_what_was_chosen_changed_and_said() -> None:
 def test_a_void_approval_is_told_as_one() -> None:
     approved = said(asked(), AnswerDetails())
     assert isinstance(approved, Request)
-    told = decision(answer_record(approved, now()), "the reason.")
+    told = decision_text(answer_record(approved, now()), "the reason.")
     assert "the approval is void: the reason." in told
     assert "You may carry it out" not in told
     assert told.endswith("or report why you cannot.")
@@ -201,5 +201,5 @@ def test_the_revision_before_is_of_the_same_life_and_work() -> None:
 
 
 def test_changes_are_the_lines_of_a_diff() -> None:
-    assert changes("a\nb", "a\nc", "1", "2") == ["--- 1", "+++ 2", "@@ -1,2 +1,2 @@", " a", "-b", "+c"]
-    assert changes("a", "a", "1", "2") == []
+    assert unified_diff("a\nb", "a\nc", "1", "2") == ["--- 1", "+++ 2", "@@ -1,2 +1,2 @@", " a", "-b", "+c"]
+    assert unified_diff("a", "a", "1", "2") == []

@@ -16,10 +16,10 @@ from callboard.core.approvals.requests import (
     digest_of,
     escalate,
     expire,
+    is_overdue,
     may_answer,
     open_request,
-    overdue,
-    refused,
+    with_refusal,
     withdraw,
 )
 from callboard.types.records import Request, RequestKind, RequestStatus
@@ -138,7 +138,7 @@ def test_an_answer_after_the_deadline_does_not_count(now: float, counts: bool) -
 
 def test_a_request_without_a_deadline_waits_for_ever() -> None:
     request = _request(expires_at=None)
-    assert not overdue(request, 1e12)
+    assert not is_overdue(request, 1e12)
     assert isinstance(answer(request, "plan", by="person", status="approved", reason="", now=1e12), Request)
     assert _why(expire(request, 1e12)) == "early"
 
@@ -229,12 +229,12 @@ def test_every_word_stands_in_the_history_also_those_that_did_not_count() -> Non
     assert request.digest == digest_of("plan", request.payload)
     foreign = answer(request, "plan", by="bob", status="approved", reason="", now=20.0)
     assert isinstance(foreign, AnswerRefusal)
-    request = _taken(refused(request, "bob", foreign, 20.0) or foreign)
+    request = _taken(with_refusal(request, "bob", foreign, 20.0) or foreign)
     request = _taken(escalate(request, 100.0, 60.0, {"person"}))
     request = _taken(answer(request, "plan", by="person", status="rejected", reason="smaller", now=120.0))
     late = answer(request, "plan", by="lead", status="approved", reason="", now=130.0)
     assert isinstance(late, AnswerRefusal)
-    request = _taken(refused(request, "lead", late, 130.0) or late)
+    request = _taken(with_refusal(request, "lead", late, 130.0) or late)
     assert [(said.at, said.by, said.what) for said in request.history] == [
         (10.0, "alice", "asked"),
         (20.0, "bob", "refused"),
@@ -254,7 +254,7 @@ def test_who_goes_on_answering_what_is_not_his_fills_no_history() -> None:
     for number in range(100):
         why = answer(request, "plan", by="bob", status="approved", reason="", now=float(number % 99))
         assert isinstance(why, AnswerRefusal)
-        request = refused(request, "bob", why, float(number)) or request
+        request = with_refusal(request, "bob", why, float(number)) or request
     assert len(request.history) == MOST_REFUSED
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ConfigDict
 
-from callboard.core.approvals.session_rules import in_force, restrictions, settles
+from callboard.core.approvals.session_rules import active_overrides, restrictions, settling_rules
 from callboard.core.decoding import read_value
 from callboard.core.permissions.claude_updates import RuleChange, client_changes
 from callboard.types.agent_spec import PermissionRules
@@ -29,10 +29,10 @@ class OldSessionRule(Value):
 
 
 def test_a_rule_that_denies_never_allows() -> None:
-    assert in_force([DENY, ASK], "lead", 1, authority="person", now=1.0) == ()
+    assert active_overrides([DENY, ASK], "lead", 1, authority="person", now=1.0) == ()
     assert restrictions([DENY, ASK], "lead", 1, now=1.0) == PermissionRules(ask=("WebFetch",), deny=("Bash(rm:*)",))
     request = Request(id="req_1", kind="permission", asked_by="lead", incarnation=1, payload={"always": ["Bash(rm:*)"]})
-    assert settles(request, [DENY], 1.0) == ""
+    assert settling_rules(request, [DENY], 1.0) == ""
 
 
 def test_a_restriction_ends_like_every_session_rule_and_may_have_one_agent() -> None:

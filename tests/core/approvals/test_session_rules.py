@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge
 from callboard.core.approvals.requests import AnswerRefusal, open_request
-from callboard.core.approvals.session_rules import AlwaysAllow, created_rules, ended, in_force, offered, settles
+from callboard.core.approvals.session_rules import (
+    AlwaysAllow,
+    active_overrides,
+    created_rules,
+    end_state,
+    offered_rules,
+    settling_rules,
+)
 from callboard.core.permissions.claude_updates import rules_of, suggestions_of
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
@@ -240,7 +247,7 @@ def test_a_person_makes_what_the_question_named_and_nobody_else_makes_anything()
     ],
 )
 def test_what_the_question_did_not_offer_is_not_made(request_: Request) -> None:
-    assert offered(request_) == ()
+    assert offered_rules(request_) == ()
     assert isinstance(created_rules(request_, AlwaysAllow(), "person", 100.0), AnswerRefusal)
 
 
@@ -251,7 +258,7 @@ def test_a_time_that_is_none_makes_nothing(seconds: float) -> None:
 
 @pytest.mark.parametrize("authority", ["person", "lead", "teammate", "schedule", "tool"])
 def test_a_turn_of_a_schedule_never_has_what_a_person_allowed_for_always(authority: Cause) -> None:
-    held = in_force([rule()], "alice", 1, authority=authority, now=100.0)
+    held = active_overrides([rule()], "alice", 1, authority=authority, now=100.0)
     assert bool(held) is (authority in ("person", "lead", "teammate"))
 
 
@@ -261,32 +268,32 @@ def test_a_rule_holds_until_its_time_and_never_after_it_was_taken_back(
 ) -> None:
     one = rule(expires_at=expires, revoked_at=revoked)
     stands = revoked is None and (expires is None or now < expires)
-    assert (ended(one, now) == "") is stands
-    assert bool(in_force([one], "alice", 1, authority="person", now=now)) is stands
+    assert (end_state(one, now) == "") is stands
+    assert bool(active_overrides([one], "alice", 1, authority="person", now=now)) is stands
 
 
 def test_a_rule_for_one_agent_is_for_that_life_of_it_alone() -> None:
     bound = rule(agent="alice", incarnation=2)
     lives = [("alice", 2), ("alice", 3), ("bob", 2), ("lead", 1)]
-    assert [bool(in_force([bound], name, life, authority="person", now=1.0)) for name, life in lives] == [
+    assert [bool(active_overrides([bound], name, life, authority="person", now=1.0)) for name, life in lives] == [
         True,
         False,
         False,
         False,
     ]
-    assert all(in_force([rule()], name, life, authority="person", now=1.0) for name, life in lives)
-    assert in_force([rule(rule="((")], "alice", 1, authority="person", now=1.0) == ()
+    assert all(active_overrides([rule()], name, life, authority="person", now=1.0) for name, life in lives)
+    assert active_overrides([rule(rule="((")], "alice", 1, authority="person", now=1.0) == ()
 
 
 def test_what_waits_is_settled_by_rules_that_cover_all_of_it() -> None:
     both = permission(["Bash(npm test:*)", "Bash(make x)"])
-    assert settles(both, [rule()], 1.0) == ""
-    assert settles(both, [rule(), rule(id="rule_2", rule="Bash(make x)")], 1.0) == (
+    assert settling_rules(both, [rule()], 1.0) == ""
+    assert settling_rules(both, [rule(), rule(id="rule_2", rule="Bash(make x)")], 1.0) == (
         "session rule Bash(npm test:*), session rule Bash(make x)"
     )
-    assert settles(permission(cause="schedule"), [rule()], 1.0) == ""
-    assert settles(permission(status="approved"), [rule()], 1.0) == ""
-    assert settles(replace_payload(permission()), [rule()], 1.0) == ""
+    assert settling_rules(permission(cause="schedule"), [rule()], 1.0) == ""
+    assert settling_rules(permission(status="approved"), [rule()], 1.0) == ""
+    assert settling_rules(replace_payload(permission()), [rule()], 1.0) == ""
 
 
 def replace_payload(request: Request) -> Request:

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.agent.agent_states import Life
 
-from callboard.core.agent.authority import authority_of, spoken
+from callboard.core.agent.authority import authority_of, own_authority
 from callboard.core.agent.snapshot import dump, load
 from callboard.core.messaging.authority import (
     ORDER,
-    after,
-    answered,
-    cause_of,
-    claim,
-    counts_as,
-    for_person,
-    lacking,
-    reaches,
-    refusal,
-    turn_of,
+    answer_authority,
+    authority_after,
+    authority_in_turn,
+    claimed_authority,
+    effective_authority,
+    is_at_least,
+    missing_authority,
+    new_turn_authority,
+    person_only_reason,
+    rejection_reason,
     weaker,
     weakest,
 )
@@ -76,8 +76,8 @@ LEAD = AgentRow(name="lead", kind="lead")
 )
 def test_a_sender_claims_its_standing_and_no_more_than_it_has(sender: str, most: Cause) -> None:
     for has in ORDER:
-        assert claim(sender, has) == weaker(most, has) == cause_of(mail(sender, cause=has))
-        assert reaches(most, claim(sender, has))
+        assert claimed_authority(sender, has) == weaker(most, has) == effective_authority(mail(sender, cause=has))
+        assert is_at_least(most, claimed_authority(sender, has))
 
 
 def test_the_order_is_total_and_of_nothing_comes_the_weakest() -> None:
@@ -110,18 +110,18 @@ def test_the_order_is_total_and_of_nothing_comes_the_weakest() -> None:
     ],
 )
 def test_what_a_delivery_does_to_a_turn(kind: str, has: Cause, envelope: Envelope, then: Cause) -> None:
-    assert after(has, [envelope], kind) == then
+    assert authority_after(has, [envelope], kind) == then
 
 
 def test_what_stands_before_a_prompt_is_restored_and_what_stands_behind_it_lowers_again() -> None:
     prompt, news = mail("person", "prompt", "person"), mail("schedule", "scheduled", "schedule")
-    assert after("lead", [news, prompt], "lead") == "person"
-    assert after("lead", [prompt, news], "lead") == "schedule"
+    assert authority_after("lead", [news, prompt], "lead") == "person"
+    assert authority_after("lead", [prompt, news], "lead") == "schedule"
 
 
 def test_a_turn_that_nobody_woke_goes_on_with_what_the_turn_before_it_had() -> None:
-    assert turn_of(None, "schedule", "lead") == "schedule"
-    assert turn_of(mail("alice", "result"), "tool", "lead") == "lead"
+    assert new_turn_authority(None, "schedule", "lead") == "schedule"
+    assert new_turn_authority(mail("alice", "result"), "tool", "lead") == "lead"
 
 
 @settings(max_examples=150, deadline=None)
@@ -136,9 +136,13 @@ def test_only_a_prompt_of_the_person_raises_a_turn(
     prompted = False
     for sender, cause, what in taken:
         envelope = mail(sender, what, cause)
-        then = after(has, [envelope], kind)
+        then = authority_after(has, [envelope], kind)
         prompted = (sender, cause, what) == ("person", "person", "prompt")
-        assert then == "person" if prompted else reaches(has, then) and reaches(counts_as(envelope, kind), then)
+        assert (
+            then == "person"
+            if prompted
+            else is_at_least(has, then) and is_at_least(authority_in_turn(envelope, kind), then)
+        )
         has = then
 
 
@@ -148,20 +152,22 @@ def test_no_text_claims_an_authority(text: str, has: Cause, sender: str, cause: 
     """Content and what an agent may put beside it are never looked at; only sender, type and cause are data."""
     plain, hostile = mail(sender, cause=cause), mail(sender, cause=cause, content=text, reply_to=text, caused_by=text)
     for kind, row in (("lead", LEAD), ("teammate", ALICE)):
-        assert after(has, [hostile], kind) == after(has, [plain], kind)
-        assert refusal(hostile, row, None) == refusal(plain, row, None)
+        assert authority_after(has, [hostile], kind) == authority_after(has, [plain], kind)
+        assert rejection_reason(hostile, row, None) == rejection_reason(plain, row, None)
     life = Life.begun().mailed(text, sender=sender, type="message", cause=cause).turned().delivered()
     assert life.state.turn is not None
-    assert reaches(weaker("person", cause_of(plain)), life.state.turn.authority)
+    assert is_at_least(weaker("person", effective_authority(plain)), life.state.turn.authority)
     called = life.on(ev.TurnEnded, turn="t", reason="end", text=text)
-    assert reaches(cause_of(plain), authority_of(called.state))
+    assert is_at_least(effective_authority(plain), authority_of(called.state))
 
 
 def test_what_an_agent_says_carries_its_turn_and_never_more_than_itself() -> None:
     life = Life.begun(kind="teammate").mailed("go", cause="lead", type="message")
-    assert (authority_of(life.state), spoken(life.state)) == ("lead", "teammate"), "its assignment, before its turn"
+    assert (authority_of(life.state), own_authority(life.state)) == ("lead", "teammate"), (
+        "its assignment, before its turn"
+    )
     begun = life.on(ev.TurnBegan, turn="t", cause="env_1", authority="schedule").delivered()
-    assert (authority_of(begun.state), spoken(begun.state)) == ("schedule", "schedule")
+    assert (authority_of(begun.state), own_authority(begun.state)) == ("schedule", "schedule")
     ended = begun.on(ev.TurnEnded, turn="t", reason="end")
     assert (ended.state.turn, authority_of(ended.state)) == (None, "schedule")
     assert authority_of(Life.begun().state) == "tool", "nobody has told it anything yet"
@@ -181,8 +187,8 @@ def test_authority_stays_through_a_compaction_and_a_snapshot() -> None:
 @pytest.mark.parametrize("has", ORDER)
 def test_an_answer_goes_on_with_what_asked_for_it(has: Cause) -> None:
     asked = Request(id="req_1", kind="question", asked_by="lead", cause=has)
-    assert answered(asked, "person") == has
-    assert answered(asked, "alice") == weaker("teammate", has)
+    assert answer_authority(asked, "person") == has
+    assert answer_authority(asked, "alice") == weaker("teammate", has)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +204,13 @@ def test_an_answer_goes_on_with_what_asked_for_it(has: Cause) -> None:
 def test_what_gives_others_more_takes_the_lead_s_own_authority(
     tool: str, given: dict[str, Any], enough: set[Cause]
 ) -> None:
-    assert {has for has in ORDER if not lacking(tool, given, has)} == enough
+    assert {has for has in ORDER if not missing_authority(tool, given, has)} == enough
 
 
 def test_what_only_a_person_may_allow() -> None:
-    assert for_person("remove_worktree", {"name": "a", "discard_changes": True})
-    assert not for_person("remove_worktree", {"name": "a"})
-    assert not for_person("bash", {"discard_changes": True})
+    assert person_only_reason("remove_worktree", {"name": "a", "discard_changes": True})
+    assert not person_only_reason("remove_worktree", {"name": "a"})
+    assert not person_only_reason("bash", {"discard_changes": True})
 
 
 # What is kept out of a conversation, and of the runtime.
@@ -244,7 +250,7 @@ BELL: EnvelopeType = "plan_approval_response"
     ],
 )
 def test_what_counts(envelope: Envelope, request_row: Request | None) -> None:
-    assert refusal(envelope, ALICE, request_row) == ""
+    assert rejection_reason(envelope, ALICE, request_row) == ""
 
 
 @pytest.mark.parametrize(
@@ -306,7 +312,7 @@ def test_what_counts(envelope: Envelope, request_row: Request | None) -> None:
     ],
 )
 def test_what_does_not_count_whatever_it_says(envelope: Envelope, request_row: Request | None, why: str) -> None:
-    assert why in refusal(envelope, ALICE, request_row)
+    assert why in rejection_reason(envelope, ALICE, request_row)
 
 
 def test_nobody_below_it_tells_a_lead_what_to_do() -> None:
@@ -316,14 +322,14 @@ def test_nobody_below_it_tells_a_lead_what_to_do() -> None:
         ("message", {"metadata": {"assignment": True}}),
     ):
         for sender in ("alice", "lead"):
-            assert refusal(mail(sender, kind, recipient="lead", **more), LEAD, None)
+            assert rejection_reason(mail(sender, kind, recipient="lead", **more), LEAD, None)
 
 
 def test_a_lead_s_new_life_hears_the_answers_to_what_the_old_one_asked() -> None:
     second = LEAD.model_copy(update={"incarnation": 2})
     row = asked("question", asked_by="lead", status="answered", reason="A")
     answer = mail("person", "answer", "person", recipient="lead", incarnation=2, request_id="req_1", content="A")
-    assert refusal(answer, second, row) == ""
+    assert rejection_reason(answer, second, row) == ""
 
 
 def test_a_record_that_does_not_count_moves_the_position_and_changes_nothing_else() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 from tests.engine.team.team_world import TeamWorld, spawn
 
-from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
+from callboard.core.approvals.plans import PLAIN_ANSWER, AnswerDetails
 from callboard.core.keys import journal, rows_prefix
 from callboard.engine.approvals.requests import answer_request
 from callboard.engine.recall import events_of
@@ -61,7 +61,7 @@ async def pending(team: HostedSession, count: int = 1) -> Request:
 
 
 async def answered(
-    team: HostedSession, request: Request, status: str, by: str = "person", word: AnswerDetails = AS_IT_STANDS
+    team: HostedSession, request: Request, status: str, by: str = "person", word: AnswerDetails = PLAIN_ANSWER
 ) -> str | None:
     """What another process gets that answers: None, or why its answer does not count."""
     answer = Answer(status, by, f"from {by}", word)

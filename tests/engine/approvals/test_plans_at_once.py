@@ -12,7 +12,7 @@ from tests.engine.approvals.plan_world import AtPrompt, answered, pending, plann
 from tests.engine.team.team_world import team_world
 
 from callboard.adapters.storage.memory import MemoryStore
-from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails, submitted_of
+from callboard.core.approvals.plans import PLAIN_ANSWER, AnswerDetails, submitted_of
 from callboard.core.keys import request_key
 from callboard.ports.environment import Answer
 from callboard.ports.store import Fence, Put, Row, Write
@@ -93,7 +93,7 @@ async def of_many_at_once(seed: int) -> tuple[int, str]:
         plan = await pending(team)
         await anyio.wait_all_tasks_blocked()
 
-        async def answer(name: str, status: str, by: str, word: AnswerDetails = AS_IT_STANDS) -> None:
+        async def answer(name: str, status: str, by: str, word: AnswerDetails = PLAIN_ANSWER) -> None:
             said[name] = await answered(team, plan, status, by, word)
 
         async with anyio.create_task_group() as group:

@@ -24,7 +24,7 @@ from callboard.adapters.git.settings import remotes_of
 from callboard.adapters.shell.parser import BashParser
 from callboard.adapters.shell.paths import PathJudge, PathJudges
 from callboard.core.approvals.plan_gate import SUBMIT
-from callboard.core.messaging.authority import for_person
+from callboard.core.messaging.authority import person_only_reason
 from callboard.core.permissions import globs
 from callboard.core.permissions.call_input import EnteredCall, InvalidCall, ToolTraits
 from callboard.core.permissions.effects import CallFacts
@@ -206,7 +206,7 @@ class PolicyJudge:
             bound = replace(policy, mode="default", allow=_readable(query.spec.unasked))
             verdict = _bounded(call, bound, facts, verdict)
         reads = call.name == "bash" and _only_reads(call, facts, verdict)
-        person_only = verdict.rule == "T" or bool(for_person(call.name, call.input))
+        person_only = verdict.rule == "T" or bool(person_only_reason(call.name, call.input))
         paths = () if verdict.decision == "deny" else grants_of(call, facts)
         lifted_rules = _readable([override.rule for override in query.overrides])
         lifted = replace(policy, allow=(*policy.allow, *lifted_rules)) if lifted_rules else policy

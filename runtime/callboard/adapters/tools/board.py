@@ -130,7 +130,7 @@ def _create_task(arguments: _Create, context: CallContext) -> ToolOutcome:
             blocked_by=arguments.blocked_by,
             files=arguments.files,
             check=arguments.check,
-            cause=authority.claim(context.spec.name, context.authority),
+            cause=authority.claimed_authority(context.spec.name, context.authority),
             created_by=context.spec.name,
             created_at=context.now,
             updated_at=context.now,
@@ -176,7 +176,7 @@ def _change(arguments: _Update, context: CallContext) -> task_rules.TaskChange |
     )
     if changes == (None,) * len(changes):
         return None
-    return task_rules.TaskChange(*changes, cause=authority.claim(context.spec.name, context.authority))
+    return task_rules.TaskChange(*changes, cause=authority.claimed_authority(context.spec.name, context.authority))
 
 
 def _new_owner(name: str, context: CallContext) -> str:

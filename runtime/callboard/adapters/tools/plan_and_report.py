@@ -19,11 +19,11 @@ from callboard.core.approvals.plans import (
     COMMIT_DIGITS,
     AnswerDetails,
     PlanBinding,
+    apply_answer_details,
     options_of,
     payload_of,
     same_work,
     subject_of,
-    with_word,
 )
 from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.tasks import board as task_rules
@@ -220,9 +220,9 @@ def _review_plan(arguments: _Review, context: CallContext) -> ToolOutcome:
     now = context.now
     new = requests.answer(old, "plan", by=me, status=status, reason=arguments.feedback, now=now)
     if isinstance(new, Request):
-        new = with_word(old, new, AnswerDetails(arguments.option), by=me, now=now)
+        new = apply_answer_details(old, new, AnswerDetails(arguments.option), by=me, now=now)
     if isinstance(new, requests.AnswerRefusal):
-        updated = requests.refused(old, me, new, now)
+        updated = requests.with_refusal(old, me, new, now)
         note = (Put(request_key(context.session, old.id), updated.encode(), revision),) if updated else ()
         return ToolOutcome(new.text, is_error=True, writes=note)
     writes: list[Write] = [Put(request_key(context.session, new.id), new.encode(), revision)]

@@ -18,7 +18,7 @@ from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
 from callboard.core.keys import request_envelope_id, request_key, short_id
-from callboard.core.messaging.authority import claim
+from callboard.core.messaging.authority import claimed_authority
 from callboard.core.messaging.envelopes import sending
 from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.core.permissions.rule_check import allowed_tools
@@ -105,7 +105,7 @@ def envelope(
 
 def cause(context: CallContext) -> Cause:
     """Return the authority that the agent may claim: its own, and at most that of its turn."""
-    return claim(context.spec.name, context.authority)
+    return claimed_authority(context.spec.name, context.authority)
 
 
 def full_words(to: AgentRow, load: MailboxLoad) -> str:

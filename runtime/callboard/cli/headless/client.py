@@ -23,7 +23,7 @@ import anyio
 
 from callboard.cli.views.edits import approval
 from callboard.core.approvals.plans import PLAN_MODES, AnswerDetails
-from callboard.core.approvals.session_rules import AlwaysAllow, offered
+from callboard.core.approvals.session_rules import AlwaysAllow, offered_rules
 from callboard.core.hooks.payloads import compatible_name, from_compatible, to_compatible
 from callboard.core.mcp.elicitation import Field, fields_of, question_in, read
 from callboard.core.permissions.claude_updates import RuleChange, client_changes, mode_of, suggestions_of
@@ -263,7 +263,7 @@ class ClientApprover:
         session = self._session
         if session is None:
             return None
-        rules = {_key(text) for text in offered(request)}
+        rules = {_key(text) for text in offered_rules(request)}
         takes = bool(rules) and rules <= {_key(text) for text in changes.allowed}
         try:
             for change in changes.rules:
@@ -323,7 +323,7 @@ def question_of(request: Request, use_id: str) -> Json:
         "subtype": "can_use_tool",
         "tool_name": compatible_name(tool),
         "input": client_input if request.kind != "plan" else {"plan": request.payload.get("plan", "")},
-        "permission_suggestions": list(suggestions_of(offered(request))) if permission else None,
+        "permission_suggestions": list(suggestions_of(offered_rules(request))) if permission else None,
         "blocked_path": None,
         "decision_reason": str(request.payload.get("why") or "") or None,
         "title": request.subject,

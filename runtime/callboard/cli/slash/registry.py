@@ -47,7 +47,7 @@ from callboard.cli.views.status import sessions_table, status_block
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import team_table
 from callboard.config.setting_keys import key_of
-from callboard.core.approvals.plans import AS_IT_STANDS, AnswerDetails
+from callboard.core.approvals.plans import PLAIN_ANSWER, AnswerDetails
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import by_beginning
 from callboard.core.permissions.modes import selectable_modes
@@ -435,7 +435,7 @@ async def _answer_request(
     arguments: str,
     status: Literal["approved", "rejected", "answered"],
     *,
-    word: AnswerDetails = AS_IT_STANDS,
+    word: AnswerDetails = PLAIN_ANSWER,
     always: AlwaysAllow | None = None,
 ) -> Block:
     request_id, _, reason = arguments.partition(" ")

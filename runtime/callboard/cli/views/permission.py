@@ -17,7 +17,7 @@ from typing import cast
 
 from callboard.cli.terminal.terminal import Block, Line, Style, block, visible
 from callboard.cli.views.events import WIDTH, call_words, first_line, shorten, tool_words
-from callboard.core.approvals.session_rules import AlwaysAllow, offered
+from callboard.core.approvals.session_rules import AlwaysAllow, offered_rules
 from callboard.core.call_words import relative_paths
 from callboard.core.permissions.explain import meaning_of
 from callboard.core.permissions.host_patterns import host_of
@@ -246,7 +246,7 @@ def _reason_lines(request: Request) -> Iterator[Line]:
 
 
 def _always_lines(request: Request) -> Iterator[Line]:
-    rules = offered(request)
+    rules = offered_rules(request)
     if rules:
         yield Line(f"  always would allow, in this session: {_one_line(', '.join(rules))}")
     elif request.person_only:

@@ -22,7 +22,7 @@ from callboard.cli.views.permission import (
     read_always,
 )
 from callboard.core.approvals.plans import COMMIT_DIGITS, AnswerDetails, options_of, submitted_of
-from callboard.core.approvals.session_rules import offered
+from callboard.core.approvals.session_rules import offered_rules
 from callboard.core.mcp.elicitation import Field, fields_of, question_in
 from callboard.ports.environment import Answer
 from callboard.types.mcp import Elicitation
@@ -84,7 +84,7 @@ def choices_of(request: Request, *, edits: bool = False) -> tuple[Choice, ...]:
         options = () if question_in(request) else options_of(request)
         return tuple(Choice(str(number), one_line(text), str(number)) for number, text in enumerate(options, 1))
     if request.kind == "permission":
-        rules = offered(request)
+        rules = offered_rules(request)
         always = f"yes, and always in this session: {one_line(', '.join(rules))}"
         return (
             Choice("1", "yes", "y"),
@@ -159,7 +159,7 @@ def read_answer(request: Request, typed: str | None) -> Answer | None:
         return Answer("rejected", "person", reason)
     if request.kind == "plan" and verdict in _WITH_EDITS:
         return Answer("approved", "person", reason, AnswerDetails(mode="acceptEdits"))
-    if verdict in _ALWAYS and offered(request):
+    if verdict in _ALWAYS and offered_rules(request):
         always, reason = read_always(reason)
         return Answer("approved", "person", reason, always=always)
     if request.kind == "plan" and verdict.isdecimal() and 1 <= int(verdict) <= len(options_of(request)):
@@ -169,7 +169,7 @@ def read_answer(request: Request, typed: str | None) -> Answer | None:
 
 def unread_reply(request: Request) -> str:
     """Return the reply to an invalid answer."""
-    always = ", or a for always (`a agent 2h`: this agent, two hours)" if offered(request) else ""
+    always = ", or a for always (`a agent 2h`: this agent, two hours)" if offered_rules(request) else ""
     return f"answer with a number, y or n{always}; text after it goes to the agent"
 
 

@@ -12,8 +12,8 @@ from callboard.cli.views.events import answer_words, first_line, shorten
 from callboard.cli.views.listings import by_words, listing
 from callboard.cli.views.question import request_block
 from callboard.cli.views.revisions import diff_lines, outcome_text, since_earlier, since_title
-from callboard.core.approvals.plans import changes, options_of, previous_revision, submitted_of
-from callboard.core.approvals.session_rules import offered
+from callboard.core.approvals.plans import options_of, previous_revision, submitted_of, unified_diff
+from callboard.core.approvals.session_rules import offered_rules
 from callboard.core.keys import one_by_id
 from callboard.sessions.inspect.resources import REQUESTS, plain_row, when
 from callboard.types.lazy_dataclass import dataclass
@@ -66,7 +66,7 @@ def _by_edit(request: Request) -> list[str]:
     submitted = submitted_of(request)
     if not submitted:
         return []
-    return changes(str(submitted["plan"]), str(request.payload["plan"]), "submitted", "approved")
+    return unified_diff(str(submitted["plan"]), str(request.payload["plan"]), "submitted", "approved")
 
 
 def _history(request: Request) -> Sequence[Said]:
@@ -99,7 +99,7 @@ def _ending(request: Request) -> Iterator[Line]:
     if request.kind == "question":
         yield Line(f'  callboard answer {request.id} "…"', "dim")
         return
-    option = " [--option N]" if options_of(request) else " [--always]" if offered(request) else ""
+    option = " [--option N]" if options_of(request) else " [--always]" if offered_rules(request) else ""
     edit = f"  |  callboard edit {request.id}" if request.kind == "plan" else ""
     text = f'  callboard approve {request.id}{option}{edit}  |  callboard reject {request.id} --why "…"'
     yield Line(text, "dim")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from callboard.cli.terminal.terminal import Line, Style, visible
-from callboard.core.approvals.plans import changes, options_of, previous_revision, submitted_of
+from callboard.core.approvals.plans import options_of, previous_revision, submitted_of, unified_diff
 from callboard.types.records import Request
 
 _STYLES: Mapping[str, Style] = {"+": "good", "-": "bad", "@": "dim"}
@@ -18,7 +18,7 @@ def since_earlier(plan: Request, earlier: Request | None) -> list[str]:
     """Return the lines of a unified diff from the previous revision; none without a previous one or a difference."""
     if plan.kind != "plan" or earlier is None:
         return []
-    return changes(_text_of(earlier), _text_of(plan), earlier.id, plan.id)
+    return unified_diff(_text_of(earlier), _text_of(plan), earlier.id, plan.id)
 
 
 def revision_lines(plan: Request, requests: Sequence[Request]) -> tuple[Line, ...]:

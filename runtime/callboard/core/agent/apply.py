@@ -34,7 +34,7 @@ from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import add_assistant, add_user, with_overhead
 from callboard.core.frozen import finished, replace
 from callboard.core.keys import END_FIRE, short_id
-from callboard.core.messaging.authority import after, raises
+from callboard.core.messaging.authority import authority_after, is_user_prompt
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import on_prompt, on_switched
 from callboard.core.team.unfinished import reminder_words
@@ -432,13 +432,13 @@ def _delivered(state: AgentState, e: ev.EnvelopesDelivered) -> AgentState:
         )
     authority = state.turns.authority
     if turn:
-        authority = after(turn.authority, entering, state.me.kind)
+        authority = authority_after(turn.authority, entering, state.me.kind)
         wakes = (*turn.wakes, *(envelope.type for envelope in entering))
         turn = replace(turn, wakes=wakes, stop_asked=False, authority=authority)
-        if turn.denies and any(raises(envelope) for envelope in entering):
+        if turn.denies and any(is_user_prompt(envelope) for envelope in entering):
             turn = replace(turn, denies=())
     work = state.work
-    recovery = on_prompt(state.model.recovery) if any(map(raises, entering)) else state.model.recovery
+    recovery = on_prompt(state.model.recovery) if any(map(is_user_prompt, entering)) else state.model.recovery
     state = add_to_user_message(state, e.blocks, e.at)
     return replace(
         state,

@@ -21,8 +21,8 @@ from callboard.core.agent.changes import (
 )
 from callboard.core.agent.open_calls import CallState, OpenCalls
 from callboard.core.agent.state import AgentState, BackgroundCommand, Turn
-from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
-from callboard.core.approvals.plans import decision, void_of
+from callboard.core.approvals.plan_gate import PlanGate, gate_refusal
+from callboard.core.approvals.plans import decision_text, void_reason
 from callboard.core.approvals.requests import UNASKED
 from callboard.core.context.system_prompt import todo_reminder
 from callboard.core.frozen import finished, replace
@@ -75,7 +75,7 @@ def _answer_taken(state: AgentState, e: ev.AnswerTaken) -> AgentState:
         if item.request_id != e.request_id or item.stage != "asking":
             return item
         # The gate may have closed while the call waited.
-        closed = gate_refuses(state.work.gate, item.call.name, reads_only=False)
+        closed = gate_refusal(state.work.gate, item.call.name, reads_only=False)
         void = _void(e, item)
         if e.status == "approved" and closed is None and not void:
             if e.input is None:
@@ -113,7 +113,7 @@ def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     gate = state.work.gate
     if gate.gate != "pending" or gate.request_id != e.request_id:
         return state
-    void = void_of(e, gate.digest) if e.status == "approved" else ""
+    void = void_reason(e, gate.digest) if e.status == "approved" else ""
     mode = ""
     if e.status == "approved" and not void:
         mode = mode_after_approval(state, e.mode)
@@ -123,7 +123,7 @@ def _plan_answered(state: AgentState, e: ev.AnswerTaken) -> AgentState:
     else:
         gate = PlanGate("required")
     tag = Injection(
-        kind="plan-decision", text=decision(e, void, mode), key=f"{e.request_id} {'void' if void else e.status}"
+        kind="plan-decision", text=decision_text(e, void, mode), key=f"{e.request_id} {'void' if void else e.status}"
     )
     state = queue(state, tag)
     return replace(state, work=replace(state.work, gate=gate), context=replace(state.context, wants_reply=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callboard.core.agent.state import AgentState
-from callboard.core.messaging.authority import claim, counts_as, weakest
+from callboard.core.messaging.authority import authority_in_turn, claimed_authority, weakest
 from callboard.types.records import Cause
 
 
@@ -14,9 +14,9 @@ def authority_of(state: AgentState) -> Cause:
     """
     if state.turns.count:
         return state.turns.authority
-    return weakest(counts_as(envelope, state.me.kind) for envelope in state.inbox.mail)
+    return weakest(authority_in_turn(envelope, state.me.kind) for envelope in state.inbox.mail)
 
 
-def spoken(state: AgentState) -> Cause:
+def own_authority(state: AgentState) -> Cause:
     """Return the authority of the agent's own envelopes and requests now."""
-    return claim(state.me.name, authority_of(state))
+    return claimed_authority(state.me.name, authority_of(state))

@@ -36,7 +36,7 @@ from callboard.core.approvals.plan_gate import NOT_RUN
 from callboard.core.budgets.tree import NOTHING
 from callboard.core.call_order import judgeable, runnable, without_operation
 from callboard.core.context.view.conversation import size
-from callboard.core.messaging.authority import is_note, raises
+from callboard.core.messaging.authority import is_note, is_user_prompt
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.fallback import ModelDemand, next_model
 from callboard.core.recovery.refused_blocks import left_out_words, refused_media
@@ -328,7 +328,7 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     if state.turn is not None and rec.waits_until(state.model.recovery, facts.now) > facts.now:
         # Mail during a back-off would change the request that is to be repeated; a prompt of the user may end a wait
         # (test_a_planned_retry_is_waited_for_and_mail_that_comes_meanwhile_stays_out).
-        speaks = state.model.recovery.parked and any(map(raises, ready))
+        speaks = state.model.recovery.parked and any(map(is_user_prompt, ready))
         if not speaks:
             return None
     # Two agents that answer each other would never stop

@@ -8,7 +8,7 @@ from callboard.core.agent.apply import apply
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
-from callboard.core.messaging.authority import refusal, turn_of
+from callboard.core.messaging.authority import new_turn_authority, rejection_reason
 from callboard.types.events import AgentStarted, EnvelopeReceived, Event, PromptSet, TurnBegan
 from callboard.types.records import AgentRow, Envelope
 from callboard.types.steps import BeginTurn, Step
@@ -18,7 +18,7 @@ def turn_began(state: AgentState, cause: str, now: float) -> TurnBegan:
     """Return the record that begins the next turn, for a cause: the id of an envelope, or a kind of injection."""
     waking = next((envelope for envelope in state.inbox.mail if envelope.id == cause), None)
     turn = short_id("turn", state.identity.session, state.me.name, state.identity.incarnation, state.turns.count)
-    authority = turn_of(waking, authority_of(state), state.me.kind)
+    authority = new_turn_authority(waking, authority_of(state), state.me.kind)
     return TurnBegan(at=now, turn=turn, cause=cause, depth=waking.depth if waking else 0, authority=authority)
 
 
@@ -37,7 +37,7 @@ def first_records(
     """
     events: list[Event] = [started, prompt]
     state = apply(apply(AgentState(), started), prompt)
-    if refusal(assignment, row, None):
+    if rejection_reason(assignment, row, None):
         return tuple(events), state
     received = EnvelopeReceived(at=started.at, envelope=assignment)
     events.append(received)

@@ -59,7 +59,7 @@ class PlanGate:
     """Task of the plan; empty: the assignment."""
 
 
-def gate_refuses(gate: PlanGate, tool: str, *, reads_only: bool, denied_by: str = "") -> str | None:
+def gate_refusal(gate: PlanGate, tool: str, *, reads_only: bool, denied_by: str = "") -> str | None:
     """Return the reason for which the gate denies this call; None if the call may pass.
 
     `reads_only`: effect class read, or a shell command that policy rule R allows. `denied_by`: the reason code or the

@@ -39,7 +39,7 @@ class AnswerDetails:
     """Name of the person who answers, for the history of the request; empty: not stated."""
 
 
-AS_IT_STANDS = AnswerDetails()
+PLAIN_ANSWER = AnswerDetails()
 """Details of an answer that only says yes or no, for the current content."""
 
 
@@ -71,8 +71,8 @@ def payload_of(plan: str, options: Iterable[str], bound: PlanBinding) -> Json:
 
 def same_work(request: Request, bound: PlanBinding) -> bool:
     """Return True if a plan is for this work."""
-    held = request.payload
-    return (held.get("task_id"), str(held.get("assignment") or "")) == (bound.task_id, bound.assignment)
+    payload = request.payload
+    return (payload.get("task_id"), str(payload.get("assignment") or "")) == (bound.task_id, bound.assignment)
 
 
 def subject_of(plan: str) -> str:
@@ -93,8 +93,8 @@ def submitted_of(request: Request) -> Json:
     return cast("Json", submitted) if isinstance(submitted, dict) else {}
 
 
-def with_word(
-    pending: Request, answered: Request, word: AnswerDetails, *, by: str, now: float
+def apply_answer_details(
+    pending: Request, answered: Request, details: AnswerDetails, *, by: str, now: float
 ) -> Request | AnswerRefusal:
     """Return the answered request with all details of its answer: the option, the edited text.
 
@@ -103,30 +103,30 @@ def with_word(
 
     `pending` is the current request; `answered` is the same after `requests.answer`.
     """
-    if word.seen and word.seen != pending.digest:
+    if details.seen and details.seen != pending.digest:
         text = f"{pending.id}: its content has changed since you read it, so your answer is void; look at it again"
         return AnswerRefusal("changed", text)
-    if not word.option and not word.plan and not word.mode:
+    if not details.option and not details.plan and not details.mode:
         return answered
     if pending.kind != "plan" or answered.status != "approved":
         return AnswerRefusal(
             "status", f"{pending.id}: an option, an edited text or a mode belongs to the approval of a plan"
         )
-    if word.mode and (by not in ("person", "policy") or word.mode not in PLAN_MODES):
+    if details.mode and (by not in ("person", "policy") or details.mode not in PLAN_MODES):
         person = by in ("person", "policy")
         problem = f"choose the mode {' or '.join(PLAN_MODES)}" if person else "only a person chooses the mode"
         return AnswerRefusal("not_yours", f"{pending.id}: {problem}")
-    if word.plan and (by != "person" or not word.plan.strip()):
+    if details.plan and (by != "person" or not details.plan.strip()):
         problem = "the edited plan is empty: reject it instead" if by == "person" else "only a person edits a plan"
         return AnswerRefusal("not_yours", f"{pending.id}: {problem}")
     options = options_of(pending)
-    if word.option and not 1 <= word.option <= len(options):
+    if details.option and not 1 <= details.option <= len(options):
         choices = f"it has 1 to {len(options)}" if options else "it names none"
-        return AnswerRefusal("status", f"{pending.id} has no option {word.option}; {choices}")
-    choice = options[word.option - 1] if word.option else ""
-    chosen = answered.model_copy(update={"choice": choice, "mode": word.mode})
-    same = not word.plan or word.plan == pending.payload.get("plan")
-    return chosen if same else _edited(pending, chosen, word.plan, by=by, now=now)
+        return AnswerRefusal("status", f"{pending.id} has no option {details.option}; {choices}")
+    choice = options[details.option - 1] if details.option else ""
+    chosen = answered.model_copy(update={"choice": choice, "mode": details.mode})
+    same = not details.plan or details.plan == pending.payload.get("plan")
+    return chosen if same else _edited(pending, chosen, details.plan, by=by, now=now)
 
 
 def _edited(pending: Request, answered: Request, plan: str, *, by: str, now: float) -> Request:
@@ -167,7 +167,7 @@ def answer_record(request: Request, now: AuthorSituation) -> AnswerTaken:
     note = ""
     void = approval_fault(request) or digest_mismatch(request, now.asked) or folder_mismatch(request, now.folder)
     if not void and request.kind == "plan" and request.status == "approved":
-        note = moved(request, now.commit)
+        note = commit_change(request, now.commit)
         void = note if now.moved_is_void else ""
         task = str(request.payload.get("task_id") or "")
         void = void if not task or task in now.tasks else f"{task} is no longer held by you."
@@ -213,7 +213,7 @@ def folder_mismatch(request: Request, folder: str) -> str:
     return f"it was asked for in {then}, and this is {folder}"
 
 
-def moved(request: Request, commit: str) -> str:
+def commit_change(request: Request, commit: str) -> str:
     """Return a note that another commit is checked out now; empty if it is the same or unknown."""
     base = str(request.payload.get("base") or "")
     if not base or not commit or base == commit:
@@ -224,14 +224,14 @@ def moved(request: Request, commit: str) -> str:
     return f"{folder} has moved from commit {old} to {new} since this plan was submitted."
 
 
-def void_of(answer: AnswerTaken, digest: str) -> str:
+def void_reason(answer: AnswerTaken, digest: str) -> str:
     """Return the reason why an approval does not open the gate of a plan with this digest; empty if it does."""
     if (answer.submitted or answer.digest) != digest:
         return "What was approved is not the plan that you submitted."
     return answer.void
 
 
-def decision(answer: AnswerTaken, void: str, mode: str = "") -> str:
+def decision_text(answer: AnswerTaken, void: str, mode: str = "") -> str:
     """Return the text for the author of a plan: the answer, the changes, the feedback, and the allowed next steps.
 
     `mode`: the permission mode after the approval; empty: unchanged.
@@ -262,8 +262,8 @@ def decision(answer: AnswerTaken, void: str, mode: str = "") -> str:
 
 def previous_revision(request: Request, requests: Iterable[Request]) -> Request | None:
     """Return the previous revision: the newest earlier plan of the same life for the same work."""
-    held = request.payload
-    bound = PlanBinding(held.get("task_id"), str(held.get("assignment") or ""))
+    payload = request.payload
+    bound = PlanBinding(payload.get("task_id"), str(payload.get("assignment") or ""))
     plans = [
         plan
         for plan in requests
@@ -277,6 +277,6 @@ def previous_revision(request: Request, requests: Iterable[Request]) -> Request 
     return max(plans, key=lambda plan: (plan.created_at, plan.revision), default=None)
 
 
-def changes(old: str, new: str, old_name: str, new_name: str) -> list[str]:
+def unified_diff(old: str, new: str, old_name: str, new_name: str) -> list[str]:
     """Return the differences between two texts as the lines of a unified diff; empty if there are none."""
     return list(difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm=""))

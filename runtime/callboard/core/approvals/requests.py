@@ -79,7 +79,7 @@ def digest_of(kind: RequestKind, payload: Json) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def overdue(request: Request, now: float) -> bool:
+def is_overdue(request: Request, now: float) -> bool:
     """Return True if the request's deadline has passed and nobody answered."""
     return request.status == "pending" and request.expires_at is not None and now >= request.expires_at
 
@@ -127,7 +127,7 @@ def answer(
         return refusal
     if refusal := _refuse_closed(request):
         return refusal
-    if overdue(request, now):
+    if is_overdue(request, now):
         return AnswerRefusal("expired", f"{request.id}: its deadline has passed")
     if request.digest != digest_of(request.kind, request.payload):
         return AnswerRefusal("changed", f"{request.id}: its content has changed")
@@ -135,7 +135,7 @@ def answer(
     return _with_entry(request, entry, {"status": status, "answered_by": by, "reason": reason})
 
 
-def signed(request: Request, user: str) -> Request:
+def with_user(request: Request, user: str) -> Request:
     """Return an answered request whose history names the person who answered."""
     if not user:
         return request
@@ -143,7 +143,7 @@ def signed(request: Request, user: str) -> Request:
     return request.model_copy(update={"history": (*earlier, answer_entry.model_copy(update={"user": user}))})
 
 
-def refused(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Request | None:
+def with_refusal(request: Request, by: str, refusal: AnswerRefusal, now: float) -> Request | None:
     """Return the request with a rejected answer in its history; None if the history has enough of them."""
     if sum(entry.what == "refused" for entry in request.history) >= MOST_REFUSED:
         return None
@@ -181,7 +181,7 @@ def expire(request: Request, now: float) -> Request | AnswerRefusal:
     """
     if refusal := _refuse_closed(request):
         return refusal
-    if not overdue(request, now):
+    if not is_overdue(request, now):
         return AnswerRefusal("early", f"{request.id}: its deadline has not passed")
     at_once = request.expires_at is not None and request.expires_at <= request.created_at
     reason = UNASKED if at_once else LATE

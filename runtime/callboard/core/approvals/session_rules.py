@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from callboard.core.approvals.requests import AnswerRefusal
 from callboard.core.keys import short_id
-from callboard.core.messaging.authority import reaches
+from callboard.core.messaging.authority import is_at_least
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AllowOverride
 from callboard.types.agent_spec import PermissionRules
@@ -31,7 +31,7 @@ class AlwaysAllow:
     """True to limit the rule to the current life of the agent that asked."""
 
 
-def offered(request: Request) -> tuple[str, ...]:
+def offered_rules(request: Request) -> tuple[str, ...]:
     """Return the rules that "always" would create for a permission request; none if it is not offered."""
     rules: Any = request.payload.get("always")
     if request.kind != "permission" or request.person_only or not isinstance(rules, list | tuple):
@@ -44,7 +44,7 @@ def created_rules(request: Request, word: AlwaysAllow, by: str, now: float) -> t
 
     `now`: Unix seconds.
     """
-    texts = offered(request)
+    texts = offered_rules(request)
     if by != "person":
         return AnswerRefusal("not_yours", f"{request.id}: only a person may allow anything more than once")
     if not texts:
@@ -66,18 +66,18 @@ def created_rules(request: Request, word: AlwaysAllow, by: str, now: float) -> t
     )
 
 
-def ended(rule: SessionRule, now: float) -> str:
+def end_state(rule: SessionRule, now: float) -> str:
     """Return `revoked`, `expired`, or an empty text for a rule in force."""
     if rule.revoked_at is not None:
         return "revoked"
     return "expired" if rule.expires_at is not None and now >= rule.expires_at else ""
 
 
-def in_force(
+def active_overrides(
     rules: Iterable[SessionRule], agent: str, incarnation: int, *, authority: Cause, now: float
 ) -> tuple[AllowOverride, ...]:
     """Return the allow rules that apply now to a call of this life of this agent, in a turn of this authority."""
-    if not reaches(authority, "teammate"):
+    if not is_at_least(authority, "teammate"):
         return ()
     texts = _active(rules, agent, incarnation, effect="allow", now=now)
     return tuple(override for text in texts if (override := _override_of(text)) is not None)
@@ -99,7 +99,7 @@ def _active(
         rule.rule
         for rule in rules
         if rule.effect == effect
-        and not ended(rule, now)
+        and not end_state(rule, now)
         and rule.agent in ("", agent)
         and rule.incarnation in (0, incarnation)
     )
@@ -114,10 +114,10 @@ def _override_of(text: str) -> AllowOverride | None:
     return AllowOverride(text, f"session rule {text}")
 
 
-def settles(request: Request, rules: Iterable[SessionRule], now: float) -> str:
+def settling_rules(request: Request, rules: Iterable[SessionRule], now: float) -> str:
     """Return the session rules that allow a permission request made before they existed; empty if it is not allowed."""
-    texts = offered(request)
-    overrides = in_force(rules, request.asked_by, request.incarnation, authority=request.cause, now=now)
+    texts = offered_rules(request)
+    overrides = active_overrides(rules, request.asked_by, request.incarnation, authority=request.cause, now=now)
     if request.status != "pending" or not texts or not set(texts) <= {override.rule for override in overrides}:
         return ""
     return ", ".join(f"session rule {text}" for text in texts)

@@ -15,7 +15,7 @@ from callboard.types.records import AgentRow, Cause, Envelope, Request
 
 ORDER: tuple[Cause, ...] = ("person", "lead", "teammate", "schedule", "tool")
 """All causes, the strongest first."""
-STANDING: Mapping[str, Cause] = {
+HIGHEST_AUTHORITY: Mapping[str, Cause] = {
     "person": "person",
     "policy": "person",
     "runtime": "person",
@@ -29,7 +29,7 @@ the user's settings. The runtime and the board only pass on reports."""
 
 def weaker(first: Cause, other: Cause) -> Cause:
     """Return the weaker of two causes."""
-    return other if reaches(first, other) else first
+    return other if is_at_least(first, other) else first
 
 
 def weakest(causes: Iterable[Cause]) -> Cause:
@@ -37,71 +37,71 @@ def weakest(causes: Iterable[Cause]) -> Cause:
     return reduce(weaker, causes) if (causes := tuple(causes)) else "tool"
 
 
-def reaches(has: Cause, needs: Cause) -> bool:
+def is_at_least(has: Cause, needs: Cause) -> bool:
     """Return True if `has` is at least `needs`."""
     return ORDER.index(has) <= ORDER.index(needs)
 
 
-def standing(name: str) -> Cause:
+def highest_authority(name: str) -> Cause:
     """Return the highest authority that a sender of this name may claim."""
-    return STANDING.get(name, "teammate")
+    return HIGHEST_AUTHORITY.get(name, "teammate")
 
 
-def claim(sender: str, of: Cause) -> Cause:
+def claimed_authority(sender: str, of: Cause) -> Cause:
     """Return the authority of an envelope or request that `sender` makes in a turn of the authority `of`."""
-    return weaker(standing(sender), of)
+    return weaker(highest_authority(sender), of)
 
 
-def cause_of(envelope: Envelope) -> Cause:
+def effective_authority(envelope: Envelope) -> Cause:
     """Return the effective authority of an envelope: never more than its sender may claim."""
-    return claim(envelope.sender, envelope.cause)
+    return claimed_authority(envelope.sender, envelope.cause)
 
 
-def counts_as(envelope: Envelope, kind: str) -> Cause:
+def authority_in_turn(envelope: Envelope, kind: str) -> Cause:
     """Return the effective authority of an envelope in a turn of an agent of this kind.
 
     Messages of its own team do not lower a lead's authority.
     """
-    cause = cause_of(envelope)
+    cause = effective_authority(envelope)
     return "lead" if kind == "lead" and cause == "teammate" else cause
 
 
-def raises(envelope: Envelope) -> bool:
+def is_user_prompt(envelope: Envelope) -> bool:
     """Return True for the user's own prompt, which gives the turn the user's authority."""
     return envelope.type == "prompt" and envelope.sender == "person" and envelope.cause == "person"
 
 
 def is_note(envelope: Envelope) -> bool:
     """Return True for a note of the user that asks for nothing, such as the output of a `!command`."""
-    return raises(envelope) and envelope.mode == "queue"
+    return is_user_prompt(envelope) and envelope.mode == "queue"
 
 
-def turn_of(waking: Envelope | None, before: Cause, kind: str) -> Cause:
+def new_turn_authority(waking: Envelope | None, before: Cause, kind: str) -> Cause:
     """Return the authority of a new turn: that of the envelope that wakes the agent, or of the previous turn."""
-    return before if waking is None else counts_as(waking, kind)
+    return before if waking is None else authority_in_turn(waking, kind)
 
 
-def after(has: Cause, entered: Iterable[Envelope], kind: str) -> Cause:
+def authority_after(has: Cause, entered: Iterable[Envelope], kind: str) -> Cause:
     """Return the authority of a turn after these envelopes have entered it, in order.
 
     The weakest counts, and a prompt of the user restores full authority.
     """
     for envelope in entered:
-        has = "person" if raises(envelope) else weaker(has, counts_as(envelope, kind))
+        has = "person" if is_user_prompt(envelope) else weaker(has, authority_in_turn(envelope, kind))
     return has
 
 
-def answered(request: Request, by: str) -> Cause:
+def answer_authority(request: Request, by: str) -> Cause:
     """Return the authority of the answer to a request.
 
     The authority is no more than that of the request, so that an approval raises no turn.
     """
-    return claim(by, request.cause)
+    return claimed_authority(by, request.cause)
 
 
 # Actions that need more authority
 
-RAISES: Mapping[str, tuple[Cause, str]] = {
+PRIVILEGED_TOOLS: Mapping[str, tuple[Cause, str]] = {
     "review_plan": ("lead", "approves a plan"),
     "schedule_cron": ("lead", "makes a schedule"),
 }
@@ -109,19 +109,19 @@ RAISES: Mapping[str, tuple[Cause, str]] = {
 with less authority, the user is asked. An envelope of a teammate, a schedule or a command never raises a turn."""
 
 
-def lacking(tool: str, tool_input: Mapping[str, object], authority: Cause) -> str:
+def missing_authority(tool: str, tool_input: Mapping[str, object], authority: Cause) -> str:
     """Return the reason why this call needs more authority than its turn has; empty if it does not."""
-    needed = RAISES.get(tool)
+    needed = PRIVILEGED_TOOLS.get(tool)
     if (
         needed is None
-        or reaches(authority, needed[0])
+        or is_at_least(authority, needed[0])
         or (tool == "review_plan" and tool_input.get("approve") is False)
     ):
         return ""
-    return f"it {needed[1]}, in a turn that goes back to a {_CALLED[authority]}"
+    return f"it {needed[1]}, in a turn that goes back to a {_ORIGIN_NAMES[authority]}"
 
 
-_CALLED: Mapping[Cause, str] = {
+_ORIGIN_NAMES: Mapping[Cause, str] = {
     "person": "person",
     "lead": "lead",
     "teammate": "teammate's message",
@@ -130,7 +130,7 @@ _CALLED: Mapping[Cause, str] = {
 }
 
 
-def for_person(tool: str, tool_input: Mapping[str, object]) -> str:
+def person_only_reason(tool: str, tool_input: Mapping[str, object]) -> str:
     """Return the reason why only the user may allow this call; empty if others may.
 
     The reason applies whatever rules, modes, hooks and policies say.
@@ -147,21 +147,21 @@ COMMANDS: Mapping[str, frozenset[str]] = {
     "interrupt": frozenset({"person", "lead", "runtime"}),
 }
 """Senders besides the user that may send a command; the lead only to agents below it."""
-_TOLD_BY: Mapping[str, frozenset[str]] = {
+_SENDERS: Mapping[str, frozenset[str]] = {
     "prompt": frozenset({"person"}),
     "scheduled": frozenset({"schedule"}),
     "task_notification": frozenset({"runtime"}),
     "dead_letter": frozenset({"runtime"}),
 }
 """Types of envelopes -> the only senders that may use them."""
-ANSWERS: Mapping[str, str] = {
+ANSWERED_KINDS: Mapping[str, str] = {
     "plan_approval_response": "plan",
     "permission_response": "permission",
     "shutdown_response": "shutdown",
     "answer": "question",
 }
 """Type of an answering envelope -> kind of the request that it answers."""
-ASKS: Mapping[str, str] = {
+REQUESTED_KINDS: Mapping[str, str] = {
     "plan_approval_request": "plan",
     "shutdown_request": "shutdown",
     "permission_request": "permission",
@@ -170,29 +170,29 @@ ASKS: Mapping[str, str] = {
 """Type of an envelope that announces a request -> kind of the request."""
 
 
-def refusal(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
+def rejection_reason(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
     """Return the reason why an envelope in the mailbox of `me` is rejected, whatever it says; empty if it is accepted.
 
     Decided by its sender, its cause, its recipient, and the row of its request (None: no such request).
     """
     if (envelope.recipient, envelope.incarnation) != (me.name, me.incarnation):
         return f"it is for {envelope.recipient}, life {envelope.incarnation}, and this is {me.name}, {me.incarnation}"
-    if envelope.sender in _TOLD_BY.get(envelope.type, {envelope.sender}):
-        return _refused_word(envelope, me, request)
+    if envelope.sender in _SENDERS.get(envelope.type, {envelope.sender}):
+        return _reject_content(envelope, me, request)
     return f"{envelope.sender} may not send mail of type {envelope.type}"
 
 
-def _refused_word(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
+def _reject_content(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
     """Return the reason for rejecting an envelope whose type its sender may use; empty if it is accepted."""
-    is_outside = envelope.sender in ("person", "schedule") and envelope.type not in ANSWERS
+    is_outside = envelope.sender in ("person", "schedule") and envelope.type not in ANSWERED_KINDS
     if is_outside and envelope.cause != envelope.sender:
-        return f"it is sent as the {envelope.sender} and caused by a {_CALLED[envelope.cause]}"
+        return f"it is sent as the {envelope.sender} and caused by a {_ORIGIN_NAMES[envelope.cause]}"
     if envelope.type == "command":
-        return _refused_command(envelope, me)
-    if envelope.type in ASKS:
-        return _refused_asking(envelope, me, request)
-    if envelope.type in ANSWERS:
-        return _refused_answer(envelope, me, request)
+        return _reject_command(envelope, me)
+    if envelope.type in REQUESTED_KINDS:
+        return _reject_request(envelope, me, request)
+    if envelope.type in ANSWERED_KINDS:
+        return _reject_answer(envelope, me, request)
     if (envelope.type == "plan_request" or envelope.metadata.get("assignment")) and not _is_above(envelope.sender, me):
         return f"{envelope.sender} gives {me.name} no work"
     return ""
@@ -205,7 +205,7 @@ def _is_above(sender: str, me: AgentRow) -> bool:
     return me.kind != "lead" and sender in ("lead", me.parent)
 
 
-def _refused_command(envelope: Envelope, me: AgentRow) -> str:
+def _reject_command(envelope: Envelope, me: AgentRow) -> str:
     action = str(envelope.metadata.get("action", ""))
     allowed = COMMANDS.get(action, frozenset({"runtime"})) | {"person"}
     if envelope.sender in allowed and _is_above(envelope.sender, me):
@@ -213,23 +213,23 @@ def _refused_command(envelope: Envelope, me: AgentRow) -> str:
     return f"{envelope.sender} may not give {me.name} the command {action!r}"
 
 
-def _refused_asking(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
+def _reject_request(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
     """Return the reason for rejecting an envelope that announces a request.
 
     The row proves that the request exists, and names its author and its approvers.
     """
     if envelope.type == "shutdown_request" and envelope.request_id is None and envelope.sender in ("person", "runtime"):
         return ""
-    if request is None or request.kind != ASKS[envelope.type]:
-        return f"there is no {ASKS[envelope.type]} request {envelope.request_id}"
+    if request is None or request.kind != REQUESTED_KINDS[envelope.type]:
+        return f"there is no {REQUESTED_KINDS[envelope.type]} request {envelope.request_id}"
     if request.asked_by != envelope.sender:
         return f"{request.id} was asked by {request.asked_by}, not by {envelope.sender}"
     if me.name not in request.may_answer:
         return f"{request.id} is not put to {me.name}"
-    return _refused_shutdown(envelope, me, request) if envelope.type == "shutdown_request" else ""
+    return _reject_shutdown(envelope, me, request) if envelope.type == "shutdown_request" else ""
 
 
-def _refused_shutdown(envelope: Envelope, me: AgentRow, request: Request) -> str:
+def _reject_shutdown(envelope: Envelope, me: AgentRow, request: Request) -> str:
     if request.status != "pending":
         return f"{request.id} is {request.status} already"
     if request.payload.get("incarnation", me.incarnation) != me.incarnation:
@@ -237,12 +237,12 @@ def _refused_shutdown(envelope: Envelope, me: AgentRow, request: Request) -> str
     return "" if _is_above(envelope.sender, me) else f"{envelope.sender} may not stop {me.name}"
 
 
-def _refused_answer(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
+def _reject_answer(envelope: Envelope, me: AgentRow, request: Request | None) -> str:
     """Return the reason for rejecting an envelope that announces an answer.
 
     The row proves that the request exists, and names its author and the sender of the answer.
     """
-    kind = ANSWERS[envelope.type]
+    kind = ANSWERED_KINDS[envelope.type]
     if request is None or request.kind != kind:
         return f"there is no {kind} request {envelope.request_id}"
     lives = range(1, me.incarnation + 1) if me.kind == "lead" else (me.incarnation,)  # /new passes open requests on

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from callboard.core.messaging.authority import for_person, lacking
+from callboard.core.messaging.authority import missing_authority, person_only_reason
 from callboard.core.permissions import rules
 from callboard.core.permissions.effects import (
     SETTINGS_FOLDER,
@@ -349,7 +349,7 @@ def _judge_other(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
         return Verdict("deny", f"rule {rule.source}", "a deny rule matches")
     if call.name == WEB_FETCH and (refusal := _unfetchable(call, policy)):
         return refusal
-    if reason := for_person(call.name, call.input) or lacking(call.name, call.input, call.authority):
+    if reason := person_only_reason(call.name, call.input) or missing_authority(call.name, call.input, call.authority):
         return _in_mode(Risk("T", reason, "person"), policy)
     if facts.person_only:
         return _in_mode(Risk("F", "the tool's server requires a person's answer for each call", "person"), policy)

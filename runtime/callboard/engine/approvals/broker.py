@@ -15,7 +15,7 @@ from typing import Protocol
 import anyio
 
 from callboard.core.approvals.plans import AnswerDetails
-from callboard.core.approvals.session_rules import settles
+from callboard.core.approvals.session_rules import settling_rules
 from callboard.core.keys import request_key
 from callboard.engine.approvals.requests import NOBODY_WAITS, answer_request, overdue_request
 from callboard.engine.runtime import SessionRuntime
@@ -166,7 +166,7 @@ class HostBroker(ApproverBroker):
 
         The user is then not asked twice about one class of calls.
         """
-        reason = settles(request, self._host.board.rules(), self._host.clock.now())
+        reason = settling_rules(request, self._host.board.rules(), self._host.clock.now())
         if reason:
             answer = Answer("approved", "policy", reason, AnswerDetails(seen=request.digest))
             self._start(open_request, partial(self._deliver, request, answer))

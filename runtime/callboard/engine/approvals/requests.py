@@ -6,12 +6,12 @@ The row decides; the accompanying envelope only wakes the agent.
 from __future__ import annotations
 
 from callboard.core.approvals import requests as request_rules
-from callboard.core.approvals.plans import with_word
+from callboard.core.approvals.plans import apply_answer_details
 from callboard.core.approvals.session_rules import created_rules
 from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key, request_envelope_id, request_key, rule_key, screen_leases, short_id
 from callboard.core.mcp.elicitation import question_in, read
-from callboard.core.messaging.authority import answered as authority_of_answer
+from callboard.core.messaging.authority import answer_authority
 from callboard.core.messaging.envelopes import sending
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Policy
@@ -49,8 +49,8 @@ async def answer_request(
             request, request.kind, by=answer.by, status=answer.status, reason=answer.reason, now=now
         )
         if isinstance(answered, Request):
-            answered = request_rules.signed(answered, answer.word.user)
-            answered = with_word(request, answered, answer.word, by=answer.by, now=now)
+            answered = request_rules.with_user(answered, answer.word.user)
+            answered = apply_answer_details(request, answered, answer.word, by=answer.by, now=now)
         if isinstance(answered, Request) and _changes_input(answered, answer):
             answered = answered.model_copy(update={"input": answer.input})
         if isinstance(answered, Request) and (unread := _form_fault(request, answer)):
@@ -58,7 +58,7 @@ async def answer_request(
         ruled = _created_rules(request, answered, answer, now)
         answered = ruled if isinstance(ruled, request_rules.AnswerRefusal) else answered
         outcome = (
-            answered if isinstance(answered, Request) else request_rules.refused(request, answer.by, answered, now)
+            answered if isinstance(answered, Request) else request_rules.with_refusal(request, answer.by, answered, now)
         )
         writes: list[Write] = [Put(row.key, outcome.encode(), expected=row.revision)] if outcome else []
         asker = await store.get(agent_key(session, request.asked_by))
@@ -117,7 +117,7 @@ def _answer_envelope(request: Request, asker: AgentRow, answer: Answer, now: flo
         content=answer.reason,
         request_id=request.id,
         reply_to=None if answer.by in ("person", "policy", "runtime") else request_envelope_id(request.id, answer.by),
-        cause=authority_of_answer(request, answer.by),
+        cause=answer_authority(request, answer.by),
         metadata={"status": request.status} | _answer_details(answer),
         sent_at=now,
     )

@@ -200,7 +200,7 @@ def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
         incarnation=agent.state.identity.incarnation,
         type="message",
         content=text + "\nCarry it out, then call complete_task (or fail_task, release_task).",
-        cause=authority.claim("board", task.cause),
+        cause=authority.claimed_authority("board", task.cause),
         metadata={"assignment": True, "task": task.id},
         sent_at=now,
     )

@@ -30,13 +30,13 @@ from anyio.lowlevel import checkpoint
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.open_calls import CallState
 from callboard.core.agent.state import AgentState
-from callboard.core.approvals.plan_gate import PlanGate, gate_refuses
+from callboard.core.approvals.plan_gate import PlanGate, gate_refusal
 from callboard.core.approvals.plans import AuthorSituation, answer_record
-from callboard.core.approvals.requests import AnswerRefusal, open_request, refused
+from callboard.core.approvals.requests import AnswerRefusal, open_request, with_refusal
 from callboard.core.call_order import READS_AT_ONCE
 from callboard.core.json_schema import TOO_DEEP, check_input, too_deep
 from callboard.core.keys import request_key, short_id
-from callboard.core.messaging.authority import for_person
+from callboard.core.messaging.authority import person_only_reason
 from callboard.core.permissions.claude_updates import suggestions_of
 from callboard.core.permissions.network import describe
 from callboard.core.team.worktrees import branch_of, loss_words
@@ -270,7 +270,7 @@ def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDec
     """
     reads = agent.host.ports.tools[call.name].spec.effect == "read" or decision.reads_only
     denied_by = decision.rule if decision.decision == "deny" else ""
-    return gate_refuses(gate, call.name, reads_only=reads, denied_by=denied_by)
+    return gate_refusal(gate, call.name, reads_only=reads, denied_by=denied_by)
 
 
 def decision_is_void(call_id: str, gate: PlanGate) -> Callable[[AgentState], bool]:
@@ -461,7 +461,7 @@ async def _record_answer(
     row = agent.host.board.request(request.id)
     writes = list[Write]()
     if event.void and row is not None:
-        changed = refused(row[0], "runtime", AnswerRefusal("void", event.void), event.at)
+        changed = with_refusal(row[0], "runtime", AnswerRefusal("void", event.void), event.at)
         if changed is not None:
             writes.append(Put(request_key(agent.host.session, request.id), changed.encode(), expected=row[1]))
     try:
@@ -545,7 +545,7 @@ async def losses_text(agent: AgentRuntime, call: ToolCall) -> str:
     """
     keeper = agent.host.ports.worktrees
     name = str(call.input.get("name", ""))
-    if keeper is None or not for_person(call.name, call.input):
+    if keeper is None or not person_only_reason(call.name, call.input):
         return ""
     try:
         return loss_words((await keeper.losses(name)).lines(), branch_of(name))

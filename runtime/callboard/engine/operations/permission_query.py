@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from callboard.core.agent.authority import authority_of
 from callboard.core.agent.state import AgentState
-from callboard.core.approvals.session_rules import in_force, restrictions
-from callboard.core.messaging.authority import reaches
+from callboard.core.approvals.session_rules import active_overrides, restrictions
+from callboard.core.messaging.authority import is_at_least
 from callboard.core.permissions.values import AllowOverride
 from callboard.core.scheduling.permissions import judged_in_turn, schedule_id
 from callboard.engine.runtime import SessionRuntime
@@ -42,7 +42,7 @@ def permission_query(
         authority=authority_of(state),
         names=ports.skills.names_of(str(call.input.get("name", ""))) if call.name == "load_skill" else (),
         overrides=(
-            *(in_force(rules, *life, authority=authority_of(state), now=host.clock.now()) if rules else ()),
+            *(active_overrides(rules, *life, authority=authority_of(state), now=host.clock.now()) if rules else ()),
             *(skill_overrides(host, state, state.turn.overrides) if state.turn and state.turn.overrides else ()),
             *(
                 AllowOverride(call.name, verdict.by)
@@ -58,7 +58,7 @@ def skill_overrides(host: SessionRuntime, state: AgentState, rules: Sequence[str
 
     Like session rules, they apply only in turns that users and agents began.
     """
-    if not reaches(authority_of(state), "teammate"):
+    if not is_at_least(authority_of(state), "teammate"):
         return ()
     return tuple(AllowOverride(rule, f"allowed-tools of a skill, {rule}") for rule in rules)
 

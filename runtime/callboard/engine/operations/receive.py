@@ -3,10 +3,10 @@
 An envelope is sent only as a write (`core/messaging/envelopes.py`) in the commit of its cause.
 
 Each envelope is checked once, at its receipt, by its sender, its cause and the row of its request
-(`core.messaging.authority.refusal` has the rules). A rejected envelope is acknowledged and kept out, the journal has
-the reason, and its sender and the lead are informed. The row is read from the store, because this process's row cache
-may be older than the mailbox. A host's listener and a process that reads a mailbox while the session has no host
-(`undo.py`) use the same check.
+(`core.messaging.authority.rejection_reason` has the rules). A rejected envelope is acknowledged and kept out, the
+journal has the reason, and its sender and the lead are informed. The row is read from the store, because this process's
+row cache may be older than the mailbox. A host's listener and a process that reads a mailbox while the session has no
+host (`undo.py`) use the same check.
 
 Envelopes that are too long for the conversation, and too many results at once, are first written to a file.
 """
@@ -21,7 +21,13 @@ from callboard.core.agent.state import AgentState
 from callboard.core.context.oversize import file_of, too_long
 from callboard.core.decoding import read_envelope, read_value
 from callboard.core.keys import agent_key, mailbox, request_key, short_id
-from callboard.core.messaging.authority import ANSWERS, ASKS, cause_of, raises, refusal
+from callboard.core.messaging.authority import (
+    ANSWERED_KINDS,
+    REQUESTED_KINDS,
+    effective_authority,
+    is_user_prompt,
+    rejection_reason,
+)
 from callboard.core.messaging.envelopes import envelope_block, sending
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.answer_guard import FORGED_MAIL
@@ -90,7 +96,12 @@ async def _receive_all(agent: AgentRuntime, stream: str, records: Iterable[Recor
 
 def _depends_on_a_row(envelope: Envelope) -> bool:
     """Return True if a row decides on the envelope, or changes with it."""
-    return envelope.request_id is not None or envelope.type in (*ASKS, *ANSWERS, "shutdown_request", "plan_request")
+    return envelope.request_id is not None or envelope.type in (
+        *REQUESTED_KINDS,
+        *ANSWERED_KINDS,
+        "shutdown_request",
+        "plan_request",
+    )
 
 
 async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> None:
@@ -110,7 +121,7 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
         await agent.note(*events, unless=known)
     else:
         await agent.record(*events, unless=known)
-    if any(raises(envelope) for envelope in envelopes):
+    if any(is_user_prompt(envelope) for envelope in envelopes):
         agent.urge()
 
 
@@ -143,7 +154,7 @@ async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> 
         except Conflict as lost:
             await agent.host.refresh(lost.what)  # the request was answered at the same moment
         if agent.state.inbox.position >= envelope.seq:
-            if not fault and raises(envelope):
+            if not fault and is_user_prompt(envelope):
                 agent.urge()
             if forged and host.guard is not None:
                 await host.guard.report(f"{envelope.type} {envelope.id}", shown=True)
@@ -171,7 +182,7 @@ async def admit(
     Used by the listener of a host, and by a process that reads a mailbox while no process hosts the session.
     """
     row = None
-    if envelope.request_id is not None and envelope.type in (*ASKS, *ANSWERS):
+    if envelope.request_id is not None and envelope.type in (*REQUESTED_KINDS, *ANSWERED_KINDS):
         row = await store.get(request_key(session, envelope.request_id))
     reason = void or refusal_reason(recipient, envelope, row)
     if not reason:
@@ -187,7 +198,7 @@ async def admit(
 def refusal_reason(recipient: AgentRow, envelope: Envelope, row: Row | None) -> str:
     """Return the reason why the envelope is rejected, given this row; empty if it is accepted."""
     request = read_value(Request, row.value, row.key) if row is not None and row.value is not None else None
-    return refusal(envelope, recipient, request)
+    return rejection_reason(envelope, recipient, request)
 
 
 def refusal_notices(
@@ -213,7 +224,7 @@ def _notice_envelope(about: Envelope, to: AgentRow, text: str, now: float) -> En
         mode="queue",
         content=text,
         reply_to=about.id,
-        cause=cause_of(about),
+        cause=effective_authority(about),
         sent_at=now,
     )
 

@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from callboard.core.agent.authority import authority_of
-from callboard.core.approvals.plan_gate import gate_refuses
+from callboard.core.approvals.plan_gate import gate_refusal
 from callboard.core.context.system_prompt import one_line
 from callboard.core.keys import subagent_suffix
 from callboard.core.mcp.tool_names import cut, mentioned
-from callboard.core.messaging.authority import raises
+from callboard.core.messaging.authority import is_user_prompt
 from callboard.core.messaging.envelopes import defused, defused_parts
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.skills.catalog import lost, restored_texts
@@ -246,7 +246,7 @@ async def _allowed_call(agent: AgentRuntime, skill: SkillText, call: ToolCall) -
     decision = await host.ports.judge.judge(replace(query, spec=spec, overrides=overrides))
     if decision.decision != "allow":
         raise _refusal(skill, call, f"{decision.why} ({decision.rule}). Allow it by a rule, or in its allowed-tools")
-    if (closed := gate_refuses(state.work.gate, call.name, reads_only=decision.reads_only)) is not None:
+    if (closed := gate_refusal(state.work.gate, call.name, reads_only=decision.reads_only)) is not None:
         raise _refusal(skill, call, closed)
     return call, decision
 
@@ -317,7 +317,7 @@ def has_expansion(agent: AgentRuntime, envelope: Envelope) -> bool:
 
 def is_prompt(envelope: Envelope) -> bool:
     """Return True if the envelope is from the user or a schedule, and its text is not to be sent unchanged."""
-    return (raises(envelope) or envelope.type == "scheduled") and not envelope.metadata.get("verbatim")
+    return (is_user_prompt(envelope) or envelope.type == "scheduled") and not envelope.metadata.get("verbatim")
 
 
 def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:

@@ -22,7 +22,7 @@ import anyio
 import structlog
 
 from callboard.core.agent.apply import fold
-from callboard.core.agent.authority import spoken
+from callboard.core.agent.authority import own_authority
 from callboard.core.agent.rules.final_report import unreported_end
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import agent_key, journal
@@ -235,7 +235,7 @@ async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> No
     row = current_row(host, member.row)
     note = f"{member.row.name} crashed and is parked"
     state = await _state(host, row)
-    cause = spoken(state) if state is not None and state.identity.spec is not None else "tool"
+    cause = own_authority(state) if state is not None and state.identity.spec is not None else "tool"
     ended, mail = await end_commands(host, row, state) if state is not None else ([], [])
     repeated = "crashed again and again and " if crash.count > RESTARTS else ""
     text = f"{row.name} {repeated}is parked: {crash.why}. Its tasks are free again; a person can resume it."

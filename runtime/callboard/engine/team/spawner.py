@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from callboard.core.agent.authority import spoken
+from callboard.core.agent.authority import own_authority
 from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.budgets.tree import beyond, fire_of, has_limits, narrower, remaining
 from callboard.core.keys import agent_key, short_id
@@ -170,7 +170,7 @@ class AgentSpawner:
             incarnation=incarnation,
             type="message",
             content=prompt,
-            cause=spoken(self._agent.state),
+            cause=own_authority(self._agent.state),
             caused_by=self._agent.state.turn.cause if self._agent.state.turn else "",
             sender_incarnation=self._agent.state.identity.incarnation,
             metadata={"assignment": True},

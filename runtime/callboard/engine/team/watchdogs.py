@@ -19,10 +19,10 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from callboard.core.agent.authority import spoken
+from callboard.core.agent.authority import own_authority
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import request_key, short_id, task_key
-from callboard.core.messaging.authority import claim, weakest
+from callboard.core.messaging.authority import claimed_authority, weakest
 from callboard.core.messaging.envelopes import sending
 from callboard.core.team import waits
 from callboard.core.team.waits import NOBODY, Deadlock, OperationLimits, WaitEdge, deadlocks, waits_of
@@ -142,7 +142,7 @@ class Stalls:
             incarnation=lead[0].incarnation,
             type="error",
             content=text,
-            cause=spoken(agent.state),
+            cause=own_authority(agent.state),
             metadata={"status": "stalled", "agent": agent.name},
             sent_at=self._host.clock.now(),
         )
@@ -258,7 +258,7 @@ class Deadlocks:
             incarnation=lead[0].incarnation,
             type="error",
             content=f"A deadlock: {deadlock.text()}\nAnswer one of them, give it something else to do, or end it.",
-            cause=weakest(claim(state.me.name, state.turns.authority) for state in states),
+            cause=weakest(claimed_authority(state.me.name, state.turns.authority) for state in states),
             metadata={"status": "deadlock", "agents": list(deadlock.names)},
             sent_at=self._host.clock.now(),
         )

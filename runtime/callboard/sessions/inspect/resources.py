@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from callboard.core.approvals.session_rules import ended
+from callboard.core.approvals.session_rules import end_state
 from callboard.core.reports.receipts import Receipt
 from callboard.core.reports.spending import usage_words
 from callboard.core.scheduling.cron import CronInvalid
@@ -413,7 +413,7 @@ RULES: Resource[RuleStatus] = Resource(
         ),
         Column("FOR", lambda row: row.rule.agent or "every agent"),
         Column("SINCE", lambda row: when(row.rule.created_at)),
-        Column("UNTIL", lambda row: ended(row.rule, row.now) or when(row.rule.expires_at) or "the session's end"),
+        Column("UNTIL", lambda row: end_state(row.rule, row.now) or when(row.rule.expires_at) or "the session's end"),
         Column("MADE WITH", lambda row: row.rule.request_id),
     ),
     "no session rules: answer a question with `a` to make one",

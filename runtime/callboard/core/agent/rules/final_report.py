@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from callboard.core.agent.authority import spoken
+from callboard.core.agent.authority import own_authority
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
 from callboard.core.messaging.envelopes import CONTINUES
@@ -128,7 +128,7 @@ def _to_lead(state: AgentState, lead: AgentRow, kind: str, text: str, *, now: fl
             "type": kind,
             "mode": "wake" if reports else "queue",
             "content": text,
-            "cause": spoken(state),
+            "cause": own_authority(state),
             "caused_by": state.turn.cause if state.turn else "",
             "sender_incarnation": state.identity.incarnation,
             "reply_to": (state.work.assigned or None) if reports else None,
