@@ -16,7 +16,7 @@ from typing import Any, cast
 import anyio
 
 from callboard.adapters.models.anthropic.client import AnthropicModel
-from callboard.engine.rate_limits.limiter import ANY, CallPriority, KeyLimiter, LimitedCall
+from callboard.engine.rate_limits.limiter import DEFAULT_PRIORITY, CallPriority, KeyLimiter, LimitedCall
 from callboard.engine.rate_limits.prefix_leader import SharedPrefix
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.model import Delta
@@ -43,8 +43,8 @@ class Unlimited(LimitedCall):
 class Alone(KeyLimiter):
     """No governor: every call is sent at once, and agents do not share refusals."""
 
-    def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> LimitedCall:
-        return Unlimited(self, asking, None)
+    def slot(self, priority: CallPriority = DEFAULT_PRIORITY, prefix: SharedPrefix | None = None) -> LimitedCall:
+        return Unlimited(self, priority, None)
 
     def parked_until(self, model: str) -> float:
         return 0.0

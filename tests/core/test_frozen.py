@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from callboard.core.agent.state import AgentState
 from callboard.core.frozen import finished, replace
-from callboard.core.rate_limits.limiter import waiter
+from callboard.core.rate_limits.limiter import waiting_call
 from callboard.types.records import AgentRow
 
 
@@ -42,7 +42,7 @@ def test_a_value_that_was_just_made_is_changed_itself_and_the_value_before_never
 
 
 def test_a_class_with_slots_is_copied_as_well() -> None:
-    before = waiter(7, "lead", 1.0)
+    before = waiting_call(7, "lead", 1.0)
     after = replace(before, person=True)
     assert (after.number, after.person, before.person) == (7, True, False)
     with pytest.raises(TypeError, match="persno"):

@@ -140,7 +140,7 @@ class AgentRuntime:
         self.since: dict[Operation, OperationStart] = {}
         """Start time of each operation. For a model call: the time when it was sent; absent while it waits to
         be sent."""
-        self.urge: Callable[[], None] = lambda: None
+        self.mark_call_urgent: Callable[[], None] = lambda: None
         """Function that lets a model call that waits for the rate limits try a parked key, because the user sent a
         prompt."""
         self.group: TaskGroup | None = None

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from callboard.core.rate_limits import limiter as rate
-from callboard.core.rate_limits.key_state import ALL_MODELS, TRY_AGAIN, KeyRefusal, known_fault, may_go, scope_of
-from callboard.core.rate_limits.limiter import AT_FIRST, PATIENCE, CallEnd, ModelLimiter, Rank, end_of
+from callboard.core.rate_limits.key_state import ALL_MODELS, TEST_INTERVAL, KeyRefusal, known_fault, may_send, scope_of
+from callboard.core.rate_limits.limiter import INITIAL_WINDOW, TEST_TIMEOUT, CallEnd, ModelLimiter, Rank, end_of
 from callboard.types.rate_limits import Allowance, RateNotice, Rates
 from callboard.types.records import Fault, Usage
 
 NOW = 1_800_000_000.0
-SLOW = CallEnd("limited", 50.0, why="slow")
-OVERLOADED = CallEnd("overloaded", why="overloaded")
+SLOW = CallEnd("limited", 50.0, reason="slow")
+OVERLOADED = CallEnd("overloaded", reason="overloaded")
 REPLIED = CallEnd("replied")
 
 
@@ -29,13 +29,13 @@ class Calls:
     def ask(self, *ranks: Rank, tokens: float = 0.0) -> None:
         for rank in ranks:
             self.asked += 1
-            self.limiter = rate.join(self.limiter, rate.waiter(self.asked, rank, NOW + self.now, tokens))
+            self.limiter = rate.add_waiting(self.limiter, rate.waiting_call(self.asked, rank, NOW + self.now, tokens))
 
     def go(self) -> list[int]:
         """All who may go now, in order."""
         gone: list[int] = []
-        while self.limiter.waiters and rate.held(self.limiter, NOW + self.now) is None:
-            self.limiter, one = rate.let_go(self.limiter, NOW + self.now)
+        while self.limiter.waiters and rate.delay_reason(self.limiter, NOW + self.now) is None:
+            self.limiter, one = rate.send_first(self.limiter, NOW + self.now)
             gone.append(one.number)
         return gone
 
@@ -48,16 +48,16 @@ class Calls:
         return self.go()
 
     def ends(self, number: int, end: CallEnd = REPLIED) -> None:
-        self.limiter = rate.ended(self.limiter, number, end, NOW + self.now)
+        self.limiter = rate.apply_end(self.limiter, number, end, NOW + self.now)
 
     def says(self, number: int, remaining: float, resets_in: float, limit: float = 600) -> None:
         told: Rates = {"requests": Allowance(limit, remaining, resets_in)}
-        self.limiter = rate.headed(self.limiter, number, told, NOW + self.now)
+        self.limiter = rate.apply_headers(self.limiter, number, told, NOW + self.now)
 
     def held(self) -> tuple[str, float | None]:
-        found = rate.held(self.limiter, NOW + self.now)
+        found = rate.delay_reason(self.limiter, NOW + self.now)
         assert found is not None
-        return found.why, None if found.until is None else round(found.until - NOW, 3)
+        return found.reason, None if found.until is None else round(found.until - NOW, 3)
 
 
 @pytest.mark.parametrize(("later", "holds"), [(0.0, True), (19.0, True), (21.0, False), (-3_600.0, False)])
@@ -65,7 +65,7 @@ def test_a_park_ends_where_the_clock_is_set_back_to_before_the_refusal(later: fl
     limiter = rate.apply_notice(
         rate.ModelLimiter(4), RateNotice(at=NOW, parked_until=NOW + 20.0, why="told by another")
     )
-    assert (rate.parked(limiter, NOW + later) > NOW + later) is holds
+    assert (rate.parked_until(limiter, NOW + later) > NOW + later) is holds
 
 
 def opened(window: float = 64.0) -> Calls:
@@ -78,15 +78,15 @@ def opened(window: float = 64.0) -> Calls:
 
 def test_a_new_key_is_asked_with_care() -> None:
     calls = Calls()
-    assert calls.many(100) == list(range(1, AT_FIRST + 1))
-    assert calls.held() == (f"{AT_FIRST} calls in flight", None)
+    assert calls.many(100) == list(range(1, INITIAL_WINDOW + 1))
+    assert calls.held() == (f"{INITIAL_WINDOW} calls in flight", None)
 
 
 def test_a_service_that_says_what_it_bears_is_believed() -> None:
     calls = Calls()
     calls.many(100)
     calls.says(1, remaining=599, resets_in=1)
-    assert len(calls.go()) == 100 - AT_FIRST
+    assert len(calls.go()) == 100 - INITIAL_WINDOW
 
 
 def test_each_reply_lets_one_more_go_beside() -> None:
@@ -133,8 +133,8 @@ def test_a_429_with_a_wait_parks_all_until_then_and_one_goes_first() -> None:
         calls.ends(number)  # they were sent before: they show nothing
     calls.now = 50.0
     assert calls.go() == [21]
-    assert calls.held() == ("one call goes first after: slow", 50.0 + PATIENCE)
-    calls.limiter = rate.answered(calls.limiter, 21)
+    assert calls.held() == ("one call goes first after: slow", 50.0 + TEST_TIMEOUT)
+    calls.limiter = rate.apply_reply_start(calls.limiter, 21)
     assert calls.go() == [22, 23, 24, 25]
     assert calls.limiter.window < 64.0
 
@@ -195,7 +195,7 @@ def test_one_that_hears_nothing_for_long_holds_nobody_for_ever() -> None:
     calls.ends(1, SLOW)
     calls.now = 50.0
     assert calls.many(3) == [2]
-    calls.now += PATIENCE - 1
+    calls.now += TEST_TIMEOUT - 1
     assert calls.go() == []
     calls.now += 1
     assert calls.go() == [3]
@@ -207,7 +207,7 @@ def test_a_refusal_that_was_on_its_way_cuts_no_second_time_but_its_wait_counts()
     calls.many(20)
     calls.ends(1, SLOW)
     window = calls.limiter.window
-    calls.ends(2, CallEnd("limited", 55.0, why="slower"))
+    calls.ends(2, CallEnd("limited", 55.0, reason="slower"))
     calls.many(1)
     assert calls.limiter.window == window
     assert calls.held() == ("slower", 55.0)
@@ -238,14 +238,14 @@ def test_a_stored_park_of_any_length_is_tried_a_minute_after_the_refusal() -> No
 def test_however_long_a_wait_the_service_names_one_call_a_minute_goes(wait: float) -> None:
     calls = opened()
     calls.says(calls.many(1)[0], remaining=0, resets_in=wait)
-    calls.ends(1, CallEnd("limited", wait, why="slow"))
+    calls.ends(1, CallEnd("limited", wait, reason="slow"))
     assert calls.many(3) == []
     gone: list[float] = []
     for second in range(1, 200):
         calls.now = float(second)
         for number in calls.go():
             gone.append(calls.now)
-            calls.ends(number, CallEnd("limited", wait, why="slow"))
+            calls.ends(number, CallEnd("limited", wait, reason="slow"))
         calls.ask("teammate")
     assert gone == [61.0, 122.0, 183.0]
     assert calls.limiter.named_until == NOW + 183.0 + wait
@@ -255,11 +255,11 @@ def test_a_prompt_for_a_call_that_waits_already_lets_it_try_a_parked_key() -> No
     calls = opened()
     calls.many(1)
     calls.now = 10.0
-    calls.ends(1, CallEnd("limited", 3_600.0, why="slow"))
+    calls.ends(1, CallEnd("limited", 3_600.0, reason="slow"))
     calls.ask("lead", "teammate")
     calls.now = 12.0
     assert calls.go() == []
-    calls.limiter = rate.hurry(calls.limiter, 3)
+    calls.limiter = rate.mark_urgent(calls.limiter, 3)
     assert calls.go() == [3]
 
 
@@ -268,16 +268,16 @@ def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_pa
     calls.many(12)
     calls.now = 10.0
     for number in range(1, 13):
-        calls.ends(number, CallEnd("limited", 3_600.0, why="slow"))
+        calls.ends(number, CallEnd("limited", 3_600.0, reason="slow"))
     calls.ask("lead")
     assert calls.go() == []
     for number in (14, 15):
-        calls.limiter = rate.join(calls.limiter, rate.waiter(number, "teammate", NOW + 10.0, person=True))
+        calls.limiter = rate.add_waiting(calls.limiter, rate.waiting_call(number, "teammate", NOW + 10.0, person=True))
     assert calls.go() == []
     assert calls.held() == ("slow", 12.0), "not in the moment of the refusal itself"
     calls.now = 12.0
     assert calls.go() == [14], "one of them, and alone"
-    calls.limiter = rate.answered(calls.limiter, 14)
+    calls.limiter = rate.apply_reply_start(calls.limiter, 14)
     assert calls.go() == [13, 15]
     assert calls.limiter.parked_until == 0.0
 
@@ -285,11 +285,11 @@ def test_a_persons_prompt_tries_a_parked_key_at_once_and_its_answer_lifts_the_pa
 def test_a_persons_prompt_that_is_refused_holds_the_others_for_another_minute() -> None:
     calls = opened()
     calls.many(1)
-    calls.ends(1, CallEnd("limited", 3_600.0, why="slow"))
+    calls.ends(1, CallEnd("limited", 3_600.0, reason="slow"))
     calls.now = 30.0
-    calls.limiter = rate.join(calls.limiter, rate.waiter(4, "lead", NOW + 30.0, person=True))
+    calls.limiter = rate.add_waiting(calls.limiter, rate.waiting_call(4, "lead", NOW + 30.0, person=True))
     assert calls.go() == [4]
-    calls.ends(4, CallEnd("limited", 3_600.0, why="slow"))
+    calls.ends(4, CallEnd("limited", 3_600.0, reason="slow"))
     assert calls.many(1) == []
     assert calls.held() == ("slow", 90.0)
 
@@ -322,7 +322,7 @@ def test_a_call_that_needs_more_than_there_ever_is_goes_when_all_is_there() -> N
     calls = opened()
     calls.many(1)
     told: Rates = {"input-tokens": Allowance(1_000, 400, 36)}
-    calls.limiter = rate.headed(calls.limiter, 1, told, NOW)
+    calls.limiter = rate.apply_headers(calls.limiter, 1, told, NOW)
     calls.ends(1)
     calls.ask("teammate", tokens=9_999)
     assert calls.go() == []
@@ -372,7 +372,7 @@ def test_the_background_is_not_passed_for_ever() -> None:
 def test_who_leaves_is_not_let_go() -> None:
     calls = Calls(ModelLimiter(1))
     calls.many(3)
-    calls.limiter = rate.leave(calls.limiter, 2)
+    calls.limiter = rate.remove_waiting(calls.limiter, 2)
     calls.ends(1)
     assert calls.go() == [3]
 
@@ -423,8 +423,8 @@ def test_whom_a_fault_of_the_key_concerns(kind: str, status: int, scope: str | N
 
 def test_a_refused_key_is_tried_once_a_minute_and_by_a_person_at_once() -> None:
     refusal = KeyRefusal(Fault(kind="credentials", request_id="req_1", usage=Usage(input_tokens=3)), NOW)
-    assert may_go(None, False, NOW)
-    assert not may_go(refusal, False, NOW + TRY_AGAIN - 1)
-    assert may_go(refusal, True, NOW)
-    assert may_go(refusal, False, NOW + TRY_AGAIN)
+    assert may_send(None, False, NOW)
+    assert not may_send(refusal, False, NOW + TEST_INTERVAL - 1)
+    assert may_send(refusal, True, NOW)
+    assert may_send(refusal, False, NOW + TEST_INTERVAL)
     assert known_fault(refusal) == Fault(kind="credentials"), "a call that was not made used nothing and has no name"

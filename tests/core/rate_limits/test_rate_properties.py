@@ -50,18 +50,20 @@ class World:
                 self.numbers += 1
                 rank = RANKS[draw // 6 % 3]
                 self.asked[self.numbers] = rank, self.now
-                self.limiter = rate.join(self.limiter, rate.waiter(self.numbers, rank, self.now, draw % 100))
+                self.limiter = rate.add_waiting(
+                    self.limiter, rate.waiting_call(self.numbers, rank, self.now, draw % 100)
+                )
             case 2 if flights:
-                self.limiter = rate.ended(
+                self.limiter = rate.apply_end(
                     self.limiter, flights[draw // 6 % len(flights)], ends[draw // 36 % 7], self.now
                 )
             case 3 if flights:
                 told = rates_of(METER.headers(self.now), self.now) if draw % 5 else None
                 number = flights[draw // 6 % len(flights)]
-                self.limiter = rate.headed(self.limiter, number, told or {}, self.now)
-                self.limiter = rate.answered(self.limiter, number)
+                self.limiter = rate.apply_headers(self.limiter, number, told or {}, self.now)
+                self.limiter = rate.apply_reply_start(self.limiter, number)
             case 4 if waiting and draw % 4 == 0:
-                self.limiter = rate.leave(self.limiter, waiting[draw // 6 % len(waiting)])
+                self.limiter = rate.remove_waiting(self.limiter, waiting[draw // 6 % len(waiting)])
             case 5 if draw % 9 == 0:
                 self.limiter = rate.apply_notice(self.limiter, self.now + draw % 30, "another")
             case _:
@@ -69,9 +71,9 @@ class World:
         self.let_go()
 
     def let_go(self) -> None:
-        while self.limiter.waiters and rate.held(self.limiter, self.now) is None:
+        while self.limiter.waiters and rate.delay_reason(self.limiter, self.now) is None:
             before = self.limiter
-            self.limiter, one = rate.let_go(self.limiter, self.now)
+            self.limiter, one = rate.send_first(self.limiter, self.now)
             self.gone.append(one.number)
             self.check(before, one)
 
@@ -115,11 +117,11 @@ def check_all(draws: list[int]) -> None:
     waiting = len(world.limiter.waiters)
     for _ in range(4 * (waiting + len(world.limiter.flights)) + 4):  # each goes, is told of, and ends
         for number in sorted(world.limiter.flights):
-            world.limiter = rate.ended(world.limiter, number, CallEnd("replied"), world.now)
+            world.limiter = rate.apply_end(world.limiter, number, CallEnd("replied"), world.now)
         world.let_go()
         if not world.limiter.waiters:
             break
-        held = rate.held(world.limiter, world.now)
+        held = rate.delay_reason(world.limiter, world.now)
         if held is not None:
             assert held.until is not None or world.limiter.flights, "somebody waits for what never comes"
             world.now = max(world.now, held.until or world.now)
@@ -154,27 +156,27 @@ def simulate(refill: Literal["window", "bucket"], seed: int, limit: int, agents:
         if what == "ask":
             number += 1
             agent_of[number] = which
-            limiter = rate.join(limiter, rate.waiter(number, "lead" if which == 0 else "teammate", now))
+            limiter = rate.add_waiting(limiter, rate.waiting_call(number, "lead" if which == 0 else "teammate", now))
         elif what == "head":
-            limiter = rate.headed(limiter, which, rates_of(meter.headers(now), now) or {}, now)
+            limiter = rate.apply_headers(limiter, which, rates_of(meter.headers(now), now) or {}, now)
             if refused_by[which] is not None:
-                limiter = rate.ended(limiter, which, CallEnd("limited", refused_by[which]), now)
+                limiter = rate.apply_end(limiter, which, CallEnd("limited", refused_by[which]), now)
                 run.refused += 1
                 heapq.heappush(due, (now + (refused_by[which] or 1), which, "ask", agent_of[which]))
             else:
-                limiter = rate.answered(limiter, which)
+                limiter = rate.apply_reply_start(limiter, which)
                 heapq.heappush(due, (now + 0.2 + rand.random(), which, "end", which))
         elif what == "end":
-            limiter = rate.ended(limiter, which, CallEnd("replied"), now)
+            limiter = rate.apply_end(limiter, which, CallEnd("replied"), now)
             run.useful += 1
             heapq.heappush(due, (now + 0.05, which, "ask", agent_of[which]))
-        while limiter.waiters and rate.held(limiter, now) is None:
-            limiter, one = rate.let_go(limiter, now)
+        while limiter.waiters and rate.delay_reason(limiter, now) is None:
+            limiter, one = rate.send_first(limiter, now)
             run.calls[agent_of[one.number]] += 1
             error = meter.admit(1, now)
             refused_by[one.number] = None if error is None else error.retry_after
             heapq.heappush(due, (now + 0.05 + 0.1 * rand.random(), one.number, "head", one.number))
-        held = rate.held(limiter, now) if limiter.waiters else None
+        held = rate.delay_reason(limiter, now) if limiter.waiters else None
         if held is not None and held.until is not None and held.until != look:
             look = held.until
             heapq.heappush(due, (look, 0, "look", 0))

@@ -10,7 +10,7 @@ from tests.engine.context.test_counting import SPEC, long
 from tests.engine.rate_limits.test_rates import KEY, events_of, meet, run_together
 from tests.engine.team.team_world import Shared
 
-from callboard.core.rate_limits.key_state import counts_of
+from callboard.core.rate_limits.key_state import count_limiter_name
 from callboard.engine.rate_limits.limiter import CallPriority, KeyLimiter
 from callboard.ports.model import CallFault, CannotCount, ModelRequest
 from callboard.testing import ScriptedModel, SteadyClock, fault, say, use
@@ -55,7 +55,7 @@ async def test_a_count_that_is_refused_parks_counts_and_no_message() -> None:
     assert team.state("lead").turns.last_text == "done"
     assert anyio.current_time() < began + 1, "the message that it was about did not wait"
     assert key_limiter.parked_until("scripted") == 0.0
-    assert 39 < key_limiter.parked_until(counts_of("scripted")) - clock.now() < 41
+    assert 39 < key_limiter.parked_until(count_limiter_name("scripted")) - clock.now() < 41
     state = team.state("lead")
     assert not state.model.uncountable
     assert state.model.uncounted_until >= clock.now() + 59
@@ -90,16 +90,16 @@ async def test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_goo
     clock = SteadyClock()
     key_limiter, asking = KeyLimiter(clock), CallPriority("scripted")
     refused = KEY.model_copy(update={"kind": kind})
-    async with key_limiter.counting(asking):  # under way when the key is refused, and answered after it
+    async with key_limiter.count_slot(asking):  # under way when the key is refused, and answered after it
         with pytest.raises(CallFault):
             await meet(key_limiter, asking, refused)
     await anyio.sleep(61)
     with pytest.raises(CallFault, match="bad key"):
-        async with key_limiter.counting(asking):
+        async with key_limiter.count_slot(asking):
             raise AssertionError("no count goes to see whether the key is good")
     async with key_limiter.slot(asking):
         pass
-    async with key_limiter.counting(asking):
+    async with key_limiter.count_slot(asking):
         pass
 
 
@@ -151,12 +151,12 @@ async def test_a_count_that_is_cancelled_leaves_its_place() -> None:
     clock = SteadyClock()
     key_limiter = KeyLimiter(clock, at_once=1)
     with anyio.move_on_after(1):
-        async with key_limiter.counting(CallPriority("m")):
+        async with key_limiter.count_slot(CallPriority("m")):
             await anyio.sleep_forever()
     with anyio.fail_after(1):
-        async with key_limiter.counting(CallPriority("m")), anyio.create_task_group() as group:
+        async with key_limiter.count_slot(CallPriority("m")), anyio.create_task_group() as group:
             with anyio.move_on_after(0.5):
-                async with key_limiter.counting(CallPriority("m")):
+                async with key_limiter.count_slot(CallPriority("m")):
                     raise AssertionError("there is room for one")
             group.cancel_scope.cancel()
         async with key_limiter.slot(CallPriority("m")):

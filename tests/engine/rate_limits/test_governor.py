@@ -66,7 +66,7 @@ class Calls:
                     self._moved = anyio.Event()
                     await self._told[name].wait()
                     if self._fate[name] == "begin":
-                        call.begun()
+                        call.mark_reply_started()
                     if self._fate[name] == "fail":
                         raise ConnectionError
             except ConnectionError:
@@ -233,7 +233,7 @@ class Storm:
             await anyio.sleep(self.rand.random())
             if fault is not None:
                 raise CallFault(fault)
-            call.begun()
+            call.mark_reply_started()
             await anyio.sleep(self.rand.random())
         finally:
             self.in_flight -= 1
@@ -251,7 +251,7 @@ async def storm(rand: random.Random) -> None:
         await anyio.sleep(100)  # what was parked is over
         for model in ("m", "n", "m"):
             async with made.key_limiter.slot(CallPriority(model)) as call:
-                assert call.held == 0
+                assert call.delay == 0
 
 
 async def test_a_bug_in_a_call_frees_its_place() -> None:

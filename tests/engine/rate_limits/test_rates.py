@@ -173,7 +173,7 @@ async def test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal() 
         with pytest.raises(CallFault):
             async with key_limiter.slot(CallPriority("m")):
                 raise CallFault(KEY)
-        before.begun()
+        before.mark_reply_started()
     with pytest.raises(CallFault, match="bad key"):
         async with key_limiter.slot(CallPriority("m")):
             pytest.fail("no call goes out")

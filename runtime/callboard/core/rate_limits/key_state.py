@@ -21,13 +21,13 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.rate_limits import PROBE_AFTER
 from callboard.types.records import Fault
 
-KEY = frozenset({"credentials", "payment", "spend_limit"})
+KEY_FAULTS = frozenset({"credentials", "payment", "spend_limit"})
 """Faults of the key itself, for which no other model helps."""
-TRY_AGAIN = PROBE_AFTER
+TEST_INTERVAL = PROBE_AFTER
 """Seconds between two calls that test whether a refused key is good again."""
 ALL_MODELS = ""
 """Scope of faults that concern the key for every model."""
-COUNTS = "count_tokens:"
+COUNTS_PREFIX = "count_tokens:"
 """Prefix of a model's name in the limiter for its token counts."""
 
 
@@ -45,21 +45,21 @@ class KeyRefusal:
         return call > self.newest
 
 
-def counts_of(model: str) -> str:
+def count_limiter_name(model: str) -> str:
     """Return the name of the limiter for token counts of a model: services limit them separately from messages."""
-    return f"{COUNTS}{model}"
+    return f"{COUNTS_PREFIX}{model}"
 
 
 def scope_of(fault: Fault, model: str) -> str | None:
     """Return the calls that a fault concerns: those to `model`, or `ALL_MODELS`; None: no other call."""
-    if fault.kind not in KEY:
+    if fault.kind not in KEY_FAULTS:
         return None
     return model if fault.kind == "credentials" and fault.status == 403 else ALL_MODELS
 
 
-def may_go(refusal: KeyRefusal | None, person: bool, now: float) -> bool:
+def may_send(refusal: KeyRefusal | None, person: bool, now: float) -> bool:
     """Return True if a call may be sent, False if the known fault refuses it."""
-    return refusal is None or person or now >= refusal.tried_at + TRY_AGAIN
+    return refusal is None or person or now >= refusal.tried_at + TEST_INTERVAL
 
 
 def known_fault(refusal: KeyRefusal) -> Fault:

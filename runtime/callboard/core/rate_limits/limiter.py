@@ -67,12 +67,12 @@ from callboard.types.records import Fault
 MINUTE = 60.0
 MARGIN = 1.0
 """Seconds after the reported end of a window before it counts as over, because the service rounds times to seconds."""
-_TELLING = 4.0
+_MIN_MOVEMENT = 4.0
 """Seconds that `whole_at` must be expected to move before its movement shows the shape: it is rounded to a second, and
 the remaining tokens to a thousand."""
-_USED_UP = 0.05
+_NEARLY_USED_UP = 0.05
 """Share of a limit that is left when it counts as nearly used up."""
-_CLOSE = 1e-3
+_TOLERANCE = 1e-3
 """Tolerance for sums of floats, in calls."""
 
 
@@ -95,9 +95,9 @@ class Bucket:
     """Amount left at `at`."""
     at: float
     whole_at: float
-    heard_at: float
+    reported_at: float
     """Arrival of the response from which `level` comes."""
-    judged: Report
+    baseline: Report
     """Report with which the next ones are compared to find the shape."""
     shape: Literal["bucket", "window"] = "bucket"
 
@@ -116,21 +116,21 @@ def remaining(bucket: Bucket, now: float) -> float:
     return min(bucket.limit, bucket.level + max(0.0, now - bucket.at) * bucket.limit / MINUTE)
 
 
-def enough(bucket: Bucket, need: float, reserved: float, now: float) -> bool:
+def has_enough(bucket: Bucket, need: float, reserved: float, now: float) -> bool:
     """Return True if a call that needs this much may be sent in addition to the reservations.
 
     A call that needs more than the limit is sent when the whole limit is available.
     """
-    return remaining(bucket, now) - reserved + _CLOSE >= min(need, bucket.limit)
+    return remaining(bucket, now) - reserved + _TOLERANCE >= min(need, bucket.limit)
 
 
-def enough_at(bucket: Bucket, need: float, reserved: float, now: float) -> float | None:
+def time_of_enough(bucket: Bucket, need: float, reserved: float, now: float) -> float | None:
     """Return the time at which there will be enough without further reservations.
 
     None if another call must end first.
     """
     missing = min(need, bucket.limit) + reserved - remaining(bucket, now)
-    if min(need, bucket.limit) + reserved > bucket.limit + _CLOSE:
+    if min(need, bucket.limit) + reserved > bucket.limit + _TOLERANCE:
         return None
     return _window_end(bucket) if bucket.shape == "window" else now + missing * MINUTE / bucket.limit
 
@@ -141,7 +141,7 @@ def _window_end(bucket: Bucket) -> float:
     A window that claims to last longer than `PROBE_AFTER` is tried after that time, because only a call can show that
     the claim is true.
     """
-    return min(bucket.whole_at, bucket.heard_at + PROBE_AFTER) + MARGIN
+    return min(bucket.whole_at, bucket.reported_at + PROBE_AFTER) + MARGIN
 
 
 def update_from_headers(bucket: Bucket | None, allowance: Allowance, sent_at: float, now: float) -> Bucket:
@@ -154,26 +154,26 @@ def update_from_headers(bucket: Bucket | None, allowance: Allowance, sent_at: fl
         return bucket_from(allowance, now)
     if bucket.limit != allowance.limit:
         return replace(bucket_from(allowance, now), shape=bucket.shape)
-    newer = sent_at > bucket.heard_at
+    newer = sent_at > bucket.reported_at
     if not newer and allowance.remaining >= remaining(bucket, now):
         return bucket
     whole_at = now + allowance.resets_in
     if newer:
-        bucket = _judged(bucket, Report(now, allowance.remaining, whole_at))
+        bucket = _with_shape(bucket, Report(now, allowance.remaining, whole_at))
     if _whole_too_soon(allowance):
         bucket = replace(bucket, shape="window")
-    return replace(bucket, level=allowance.remaining, at=now, whole_at=whole_at, heard_at=now)
+    return replace(bucket, level=allowance.remaining, at=now, whole_at=whole_at, reported_at=now)
 
 
-def spent(bucket: Bucket, amount: float, now: float) -> Bucket:
+def bucket_after_use(bucket: Bucket, amount: float, now: float) -> Bucket:
     """Return the bucket after a use that no response has reported yet."""
     return replace(bucket, level=remaining(bucket, now) - amount, at=now)
 
 
-def refused(bucket: Bucket, need: float, retry_after: float | None, now: float) -> Bucket:
+def bucket_after_refusal(bucket: Bucket, need: float, retry_after: float | None, now: float) -> Bucket:
     """Return the bucket after a refusal for this limit: nothing is left."""
     level = min(0.0, bucket.level)
-    bucket = replace(bucket, level=level, at=now, heard_at=now)
+    bucket = replace(bucket, level=level, at=now, reported_at=now)
     if retry_after is None or retry_after <= 2 * (1.0 + need * MINUTE / bucket.limit):
         return bucket
     return replace(bucket, shape="window", whole_at=now + retry_after)
@@ -185,36 +185,36 @@ def _whole_too_soon(allowance: Allowance) -> bool:
     Otherwise calls would wait for the refill of a bucket although the window is over.
     """
     refill = (allowance.limit - allowance.remaining) * MINUTE / allowance.limit
-    return allowance.remaining <= _USED_UP * allowance.limit and allowance.resets_in + _TELLING < refill
+    return allowance.remaining <= _NEARLY_USED_UP * allowance.limit and allowance.resets_in + _MIN_MOVEMENT < refill
 
 
-def _judged(bucket: Bucket, report: Report) -> Bucket:
+def _with_shape(bucket: Bucket, report: Report) -> Bucket:
     """Return the bucket with its shape, which the movement of `whole_at` shows.
 
     In a bucket it moves with use and time, in a window it does not move. A report after the end of a window shows
     nothing.
     """
-    before = bucket.judged
+    before = bucket.baseline
     if report.at >= before.whole_at:
-        return replace(bucket, judged=report)
+        return replace(bucket, baseline=report)
     expected = (report.at - before.at) + (before.remaining - report.remaining) * MINUTE / bucket.limit
-    if abs(expected) < _TELLING:
+    if abs(expected) < _MIN_MOVEMENT:
         return bucket
     moved = report.whole_at - before.whole_at
     shape = "window" if abs(moved) < abs(moved - expected) else "bucket"
-    return replace(bucket, judged=report, shape=shape)
+    return replace(bucket, baseline=report, shape=shape)
 
 
 Rank = Literal["lead", "teammate", "background"]
 ALLOWANCE: Mapping[Rank, float] = {"lead": 0.0, "teammate": 90.0, "background": 150.0}
 """Seconds by which later calls of a higher rank may come before a call of this rank. A used-up limit delays a call for
 a minute or two: with a smaller allowance, a lead, for which a person waits, would overtake almost no call."""
-AT_FIRST = 16
+INITIAL_WINDOW = 16
 """Calls in flight before the first response: suitable for a new key with a limit of 50 a minute."""
-PATIENCE = 30.0
+TEST_TIMEOUT = 30.0
 """Seconds that other calls wait for the response to a call that was sent alone. After that, another one is sent alone.
 """
-_LEARNING = 0.2
+_LEARNING_RATE = 0.2
 """Weight of the newest call in the expected usage of calls."""
 
 
@@ -231,7 +231,7 @@ class WaitingCall:
     """True for a new prompt of the user, which tries a parked limiter at once."""
 
 
-def waiter(number: int, rank: Rank, arrived: float, tokens: float = 0.0, *, person: bool = False) -> WaitingCall:
+def waiting_call(number: int, rank: Rank, arrived: float, tokens: float = 0.0, *, person: bool = False) -> WaitingCall:
     """Return the waiting call for a call that arrives now."""
     return WaitingCall(arrived + ALLOWANCE[rank], number, tokens, person)
 
@@ -248,7 +248,7 @@ class Flight:
     input: float
     """Expected input tokens of the call that count towards a limit."""
     output: float
-    told: bool = False
+    is_reported: bool = False
     """True once the headers of its response have arrived: the remaining limits include it."""
     alone: bool = False
     """True if the call was sent alone, to test whether the service responds."""
@@ -260,7 +260,7 @@ class ModelLimiter:
 
     most: int
     """Most calls in flight, whatever the service allows."""
-    window: float = AT_FIRST
+    window: float = INITIAL_WINDOW
     """Calls in flight that the service seems to allow; at least 1."""
     threshold: float = 1e9
     """Limit of calls in flight above which `window` grows slowly."""
@@ -274,7 +274,7 @@ class ModelLimiter:
     """End of the wait that the service named with the newest refusal."""
     refused_at: float = 0.0
     """Time of the newest refusal."""
-    why: str = ""
+    reason: str = ""
     """Reason for which calls are, or were, held back."""
     careful: bool = False
     """True if the next call is sent alone."""
@@ -297,7 +297,7 @@ class DelayReason:
     `until` None: only a response ends the delay.
     """
 
-    why: str
+    reason: str
     until: float | None
 
 
@@ -305,27 +305,27 @@ class DelayReason:
 class CallEnd:
     """End of a call.
 
-    `gone`: cancelled, result unknown. `input` and `output` are tokens as they count towards limits; None: unknown.
+    `cancelled`: its result is unknown. `input` and `output` are tokens as they count towards limits; None: unknown.
     """
 
-    how: Literal["replied", "limited", "overloaded", "answered", "failed", "gone"]
+    how: Literal["replied", "limited", "overloaded", "answered", "failed", "cancelled"]
     retry_after: float | None = None
     input: float | None = None
     output: float | None = None
-    why: str = ""
+    reason: str = ""
 
 
 def end_of(fault: Fault) -> CallEnd:
     """Return the end of a call with this fault.
 
-    `answered`: it shows that the service responds; `failed`: it shows nothing.
+    `apply_reply_start`: it shows that the service responds; `failed`: it shows nothing.
     """
     reason = f"{fault.type or fault.kind}: {fault.message}".rstrip(": ")
     match fault.kind:
         case "rate_limited":
-            return CallEnd("limited", fault.retry_after, why=reason)
+            return CallEnd("limited", fault.retry_after, reason=reason)
         case "overloaded":
-            return CallEnd("overloaded", fault.retry_after, why=reason)
+            return CallEnd("overloaded", fault.retry_after, reason=reason)
         case "server" | "connection" | "silence" | "bad_reply" | "lost":
             return CallEnd("failed")
         case _:
@@ -335,37 +335,37 @@ def end_of(fault: Fault) -> CallEnd:
 # Waiting
 
 
-def join(limiter: ModelLimiter, waiter: WaitingCall) -> ModelLimiter:
+def add_waiting(limiter: ModelLimiter, waiter: WaitingCall) -> ModelLimiter:
     """Add a waiting call."""
     waiters = list(limiter.waiters)
     insort(waiters, waiter)
     return replace(limiter, waiters=tuple(waiters))
 
 
-def leave(limiter: ModelLimiter, number: int) -> ModelLimiter:
+def remove_waiting(limiter: ModelLimiter, number: int) -> ModelLimiter:
     """Remove a waiting call."""
     return replace(limiter, waiters=tuple(waiter for waiter in limiter.waiters if waiter.number != number))
 
 
-def hurry(limiter: ModelLimiter, number: int) -> ModelLimiter:
+def mark_urgent(limiter: ModelLimiter, number: int) -> ModelLimiter:
     """Let this call try a parked limiter at once, because a new prompt of the user waits for it."""
     waiters = tuple(replace(waiter, person=True) if waiter.number == number else waiter for waiter in limiter.waiters)
     return replace(limiter, waiters=waiters)
 
 
-def held(limiter: ModelLimiter, now: float) -> DelayReason | None:
+def delay_reason(limiter: ModelLimiter, now: float) -> DelayReason | None:
     """Return the reason why all waiting calls are delayed; None if one of them may be sent now.
 
     At least one call waits.
     """
-    reason = _held(limiter, now)
-    if reason is None or not _disputed(limiter, now) or _person(limiter) is None:
+    reason = _first_delay(limiter, now)
+    if reason is None or not _is_doubtful_wait(limiter, now) or _first_for_person(limiter) is None:
         return reason
-    moment = max(limiter.refused_at + PERSON_AFTER, _patient_until(limiter, now))
-    return None if now >= moment else DelayReason(reason.why, min(moment, limiter.parked_until))
+    moment = max(limiter.refused_at + PERSON_AFTER, _test_ends_at(limiter, now))
+    return None if now >= moment else DelayReason(reason.reason, min(moment, limiter.parked_until))
 
 
-def parked(limiter: ModelLimiter, now: float) -> float:
+def parked_until(limiter: ModelLimiter, now: float) -> float:
     """Return the time until which no call is sent; 0 if calls are sent.
 
     Also 0 if the clock was set back to a time before the refusal: an early attempt costs one call, but waiting for the
@@ -374,52 +374,56 @@ def parked(limiter: ModelLimiter, now: float) -> float:
     return limiter.parked_until if now >= limiter.refused_at else 0.0
 
 
-def _disputed(limiter: ModelLimiter, now: float) -> bool:
+def _is_doubtful_wait(limiter: ModelLimiter, now: float) -> bool:
     """Return True while no call is sent because the service named a wait that is too long to be believed.
 
     A wait that long is believed only after another attempt.
     """
-    return now < parked(limiter, now) < limiter.named_until
+    return now < parked_until(limiter, now) < limiter.named_until
 
 
-def _person(limiter: ModelLimiter) -> WaitingCall | None:
+def _first_for_person(limiter: ModelLimiter) -> WaitingCall | None:
     """Return the first call in line that is for a new prompt of the user."""
     return next((waiter for waiter in limiter.waiters if waiter.person), None)
 
 
-def _patient_until(limiter: ModelLimiter, now: float) -> float:
+def _test_ends_at(limiter: ModelLimiter, now: float) -> float:
     """Return the time until which the other calls wait for a call that was sent alone; `now` if there is none."""
     return (
-        max((flight.sent_at for flight in limiter.flights.values() if flight.alone), default=now - PATIENCE) + PATIENCE
+        max((flight.sent_at for flight in limiter.flights.values() if flight.alone), default=now - TEST_TIMEOUT)
+        + TEST_TIMEOUT
     )
 
 
-def _held(limiter: ModelLimiter, now: float) -> DelayReason | None:
+def _first_delay(limiter: ModelLimiter, now: float) -> DelayReason | None:
     """Return the reason why the first call in line is delayed."""
-    if now < parked(limiter, now):
-        return DelayReason(limiter.why, limiter.parked_until)
+    if now < parked_until(limiter, now):
+        return DelayReason(limiter.reason, limiter.parked_until)
     if limiter.careful:
-        patient = _patient_until(limiter, now)
+        patient = _test_ends_at(limiter, now)
         if now < patient:
-            return DelayReason(f"one call goes first after: {limiter.why}", patient)
+            return DelayReason(f"one call goes first after: {limiter.reason}", patient)
     elif len(limiter.flights) >= int(min(limiter.window, limiter.most)):
         return DelayReason(f"{count_words(len(limiter.flights), 'call')} in flight", None)
     if not limiter.buckets:
         return None
-    reserved = _reserved(limiter)
-    for kind, need in _needs(limiter, limiter.waiters[0]).items():
+    reserved = _unreported_use(limiter)
+    for kind, need in _expected_use(limiter, limiter.waiters[0]).items():
         bucket = limiter.buckets.get(kind)
-        if bucket is not None and not enough(bucket, need, reserved[kind], now):
+        if bucket is not None and not has_enough(bucket, need, reserved[kind], now):
             reason = f"the service's limit of {bucket.limit:g} {kind.replace('-', ' ')} a minute is used up"
-            return DelayReason(reason, enough_at(bucket, need, reserved[kind], now))
+            return DelayReason(reason, time_of_enough(bucket, need, reserved[kind], now))
     return None
 
 
-def let_go(limiter: ModelLimiter, now: float) -> tuple[ModelLimiter, WaitingCall]:
-    """Send the first call in line, or the user's prompt that tries a parked limiter. The caller has checked `held`."""
-    tries = _person(limiter) if _held(limiter, now) is not None else None
-    first = tries or limiter.waiters[0]
-    alone = limiter.careful or tries is not None
+def send_first(limiter: ModelLimiter, now: float) -> tuple[ModelLimiter, WaitingCall]:
+    """Send the first call in line, or the user's prompt that tries a parked limiter.
+
+    `delay_reason` was checked before.
+    """
+    for_person = _first_for_person(limiter) if _first_delay(limiter, now) is not None else None
+    first = for_person or limiter.waiters[0]
+    alone = limiter.careful or for_person is not None
     flight = Flight(now, limiter.sent + 1, first.tokens, first.tokens * limiter.share, limiter.output, alone=alone)
     flights = {**limiter.flights, first.number: flight}
     waiters = tuple(waiter for waiter in limiter.waiters if waiter is not first)
@@ -429,7 +433,7 @@ def let_go(limiter: ModelLimiter, now: float) -> tuple[ModelLimiter, WaitingCall
 # What responses and failures change
 
 
-def headed(limiter: ModelLimiter, number: int, rates: Rates, now: float) -> ModelLimiter:
+def apply_headers(limiter: ModelLimiter, number: int, rates: Rates, now: float) -> ModelLimiter:
     """Apply the remaining limits from the headers of a response."""
     flight = limiter.flights.get(number)
     if flight is None:
@@ -440,11 +444,11 @@ def headed(limiter: ModelLimiter, number: int, rates: Rates, now: float) -> Mode
     window = limiter.window
     if limiter.cut_after is None and "requests" in buckets:  # the service states its limit: no need to find it by trial
         window = min(float(limiter.most), max(window, remaining(buckets["requests"], now)))
-    flights = {**limiter.flights, number: replace(flight, told=True)}
+    flights = {**limiter.flights, number: replace(flight, is_reported=True)}
     return replace(limiter, buckets=buckets, flights=flights, window=window)
 
 
-def answered(limiter: ModelLimiter, number: int) -> ModelLimiter:
+def apply_reply_start(limiter: ModelLimiter, number: int) -> ModelLimiter:
     """Note that the response to this call has begun: if the call was sent alone, the others may follow.
 
     If it was sent after the newest refusal, its response also ends the wait, whatever wait the service named.
@@ -455,10 +459,10 @@ def answered(limiter: ModelLimiter, number: int) -> ModelLimiter:
     limiter = replace(
         limiter, careful=False, refusals=0, flights={**limiter.flights, number: replace(flight, alone=False)}
     )
-    return lift(limiter) if flight.sent_at >= limiter.refused_at else limiter
+    return end_wait(limiter) if flight.sent_at >= limiter.refused_at else limiter
 
 
-def lift(limiter: ModelLimiter) -> ModelLimiter:
+def end_wait(limiter: ModelLimiter) -> ModelLimiter:
     """End a wait, and forget that a limit was used up."""
     if not limiter.parked_until:
         return limiter
@@ -466,21 +470,21 @@ def lift(limiter: ModelLimiter) -> ModelLimiter:
     return replace(limiter, parked_until=0.0, named_until=0.0, buckets=buckets)
 
 
-def ended(limiter: ModelLimiter, number: int, end: CallEnd, now: float) -> ModelLimiter:
+def apply_end(limiter: ModelLimiter, number: int, end: CallEnd, now: float) -> ModelLimiter:
     """Apply the end of a call. A call that is not in flight changes nothing."""
     flight = limiter.flights.get(number)
     if flight is None:
         return limiter
     if end.how in ("replied", "answered"):
-        limiter = answered(limiter, number)
+        limiter = apply_reply_start(limiter, number)
     in_flight = len(limiter.flights)
     flights = {key: other for key, other in limiter.flights.items() if key != number}
-    limiter = replace(limiter, flights=flights, buckets=_used(limiter, flight, end, now))
+    limiter = replace(limiter, flights=flights, buckets=_buckets_after(limiter, flight, end, now))
     match end.how:
         case "replied":
-            return _widened(_learned(limiter, flight, end), in_flight)
+            return _with_wider_window(_with_averages(limiter, flight, end), in_flight)
         case "limited" | "overloaded":
-            return _cut(limiter, flight, end, in_flight=in_flight, now=now)
+            return _after_refusal(limiter, flight, end, in_flight=in_flight, now=now)
         case _:
             return limiter
 
@@ -496,10 +500,12 @@ def apply_notice(limiter: ModelLimiter, notice: RateNotice) -> ModelLimiter:
         return limiter
     named = max(notice.named_until, notice.parked_until)
     refused_at = max(limiter.refused_at, notice.at)
-    return replace(limiter, parked_until=until, named_until=named, refused_at=refused_at, why=notice.why, careful=True)
+    return replace(
+        limiter, parked_until=until, named_until=named, refused_at=refused_at, reason=notice.why, careful=True
+    )
 
 
-def _widened(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
+def _with_wider_window(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
     """Widen the window after a reply, if it is in full use."""
     if not limiter.waiters and 2 * in_flight < limiter.window:
         return limiter
@@ -507,7 +513,7 @@ def _widened(limiter: ModelLimiter, in_flight: int) -> ModelLimiter:
     return replace(limiter, window=min(float(limiter.most), limiter.window + growth))
 
 
-def _cut(limiter: ModelLimiter, flight: Flight, end: CallEnd, *, in_flight: int, now: float) -> ModelLimiter:
+def _after_refusal(limiter: ModelLimiter, flight: Flight, end: CallEnd, *, in_flight: int, now: float) -> ModelLimiter:
     """Lower the limit of calls in flight after a refusal, and send no call for a while; then send one alone."""
     wait = end.retry_after or 0.0
     if limiter.cut_after is None or flight.place > limiter.cut_after:
@@ -523,10 +529,10 @@ def _cut(limiter: ModelLimiter, flight: Flight, end: CallEnd, *, in_flight: int,
     limiter = replace(limiter, refused_at=now, careful=True)
     if until <= limiter.parked_until:
         return limiter
-    return replace(limiter, parked_until=until, named_until=now + wait, why=end.why)
+    return replace(limiter, parked_until=until, named_until=now + wait, reason=end.reason)
 
 
-def _used(limiter: ModelLimiter, flight: Flight, end: CallEnd, now: float) -> Mapping[RateKind, Bucket]:
+def _buckets_after(limiter: ModelLimiter, flight: Flight, end: CallEnd, now: float) -> Mapping[RateKind, Bucket]:
     """Return the limits after the end of a call, minus the usage that no headers have reported yet."""
     if not limiter.buckets:
         return limiter.buckets
@@ -536,31 +542,31 @@ def _used(limiter: ModelLimiter, flight: Flight, end: CallEnd, now: float) -> Ma
     output = 0.0 if end.output is None else end.output
     for kind, bucket in limiter.buckets.items():
         need = needs.get(kind, 1.0)
-        amount = 0.0 if flight.told or limited else needs.get(kind, 0.0)
+        amount = 0.0 if flight.is_reported or limited else needs.get(kind, 0.0)
         amount += output if kind in ("tokens", "output-tokens") else 0.0
         if limited and bucket.level < max(1.0, min(need, bucket.limit)):
-            buckets[kind] = refused(bucket, need, end.retry_after, now)
+            buckets[kind] = bucket_after_refusal(bucket, need, end.retry_after, now)
         elif amount:
-            buckets[kind] = spent(bucket, amount, now)
+            buckets[kind] = bucket_after_use(bucket, amount, now)
     return buckets
 
 
-def _learned(limiter: ModelLimiter, flight: Flight, end: CallEnd) -> ModelLimiter:
+def _with_averages(limiter: ModelLimiter, flight: Flight, end: CallEnd) -> ModelLimiter:
     share = limiter.share
     output = limiter.output
     if end.input is not None and flight.estimate > 0:
-        share += _LEARNING * (end.input / flight.estimate - share)
+        share += _LEARNING_RATE * (end.input / flight.estimate - share)
     if end.output is not None:
-        output += _LEARNING * (end.output - output)
+        output += _LEARNING_RATE * (end.output - output)
     return replace(limiter, share=share, output=output)
 
 
-def _needs(limiter: ModelLimiter, waiter: WaitingCall) -> Mapping[RateKind, float]:
+def _expected_use(limiter: ModelLimiter, waiter: WaitingCall) -> Mapping[RateKind, float]:
     input_tokens = waiter.tokens * limiter.share
     return dict(zip(RATE_KINDS, (1.0, input_tokens + limiter.output, input_tokens, limiter.output), strict=True))
 
 
-def _reserved(limiter: ModelLimiter) -> Mapping[RateKind, float]:
+def _unreported_use(limiter: ModelLimiter) -> Mapping[RateKind, float]:
     """Return the expected usage of calls in flight that no response has reported yet.
 
     Requests and input count until the headers arrive, output until the reply ends.
@@ -568,7 +574,7 @@ def _reserved(limiter: ModelLimiter) -> Mapping[RateKind, float]:
     requests = input_tokens = output = 0.0
     for flight in limiter.flights.values():
         output += flight.output
-        if not flight.told:
+        if not flight.is_reported:
             requests += 1
             input_tokens += flight.input
     return dict(zip(RATE_KINDS, (requests, input_tokens + output, input_tokens, output), strict=True))

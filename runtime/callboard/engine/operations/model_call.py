@@ -25,12 +25,12 @@ from callboard.core.context.view.messages import calls_of, is_result, is_thinkin
 from callboard.core.frozen import replace
 from callboard.core.keys import call_id
 from callboard.core.mcp.catalog import unwrapped
-from callboard.core.rate_limits.key_state import TRY_AGAIN, counts_of
+from callboard.core.rate_limits.key_state import TEST_INTERVAL, count_limiter_name
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import grows, is_too_long, model_in_use, next_output_limit, output_limit
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
-from callboard.engine.rate_limits.limiter import HELD, asking_of
+from callboard.engine.rate_limits.limiter import JOURNALLED_WAIT, priority_of
 from callboard.engine.scheduling.fire import pause_for
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply, StreamingReply
 from callboard.types import events as ev
@@ -166,16 +166,16 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
 async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta) -> Reply:
     """Make one call, as the rate limits allow. Raises `CallFault`."""
     prefix = agent.watch.prefix(request, agent.state.me)
-    asking = asking_of(agent.state, request)
-    agent.urge = partial(agent.host.key_limiter.hurry, asking)
-    async with agent.host.key_limiter.slot(asking, prefix) as call:
-        if call.held > HELD:
+    priority = priority_of(agent.state, request)
+    agent.mark_call_urgent = partial(agent.host.key_limiter.mark_urgent, priority)
+    async with agent.host.key_limiter.slot(priority, prefix) as call:
+        if call.delay > JOURNALLED_WAIT:
             now = agent.host.clock.now()
-            await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.held, why=call.why))
+            await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.delay, why=call.reason))
 
-        def hear(delta: Delta) -> None:
+        def handle_delta(delta: Delta) -> None:
             if delta.kind in ("text", "thinking", "tool"):
-                call.begun()
+                call.mark_reply_started()
             on_delta(delta)
 
         operation = SUMMARY if request.purpose == "summary" else MODEL
@@ -183,10 +183,10 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
         # (test_a_stalled_lead_is_told_to_the_person_and_a_model_call_has_its_time_from_its_sending_on).
         agent.begun(operation)
         try:
-            reply = await agent.host.ports.model.complete(replace(request, on_head=call.headed), hear)
+            reply = await agent.host.ports.model.complete(replace(request, on_head=call.apply_headers), handle_delta)
         finally:
             agent.since.pop(operation, None)
-        call.used(reply.usage)
+        call.set_usage(reply.usage)
         return reply
 
 
@@ -412,7 +412,7 @@ async def _count(agent: AgentRuntime, step: st.CountTokens) -> None:
     counted = agent.state.context.conversation
     tokens, reason, later = await _count_answer(agent, await _count_request(agent))
     now = agent.host.clock.now()
-    until = max(now + TRY_AGAIN, _parked_until(agent)) if later else None
+    until = max(now + TEST_INTERVAL, _parked_until(agent)) if later else None
     event = ev.TokensCounted(at=now, revision=step.revision, tokens=tokens, why=reason, until=until)
     await agent.record(event, unless=lambda state: tokens is not None and state.context.conversation != counted)
 
@@ -424,7 +424,7 @@ async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int
     sent = False
     with anyio.move_on_after(LONGEST_COUNT):
         try:
-            async with agent.host.key_limiter.counting(asking_of(agent.state, request)):
+            async with agent.host.key_limiter.count_slot(priority_of(agent.state, request)):
                 sent = True
                 return await agent.host.ports.model.count(request), "", False
         except CannotCount as no:
@@ -436,7 +436,9 @@ async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int
 
 def _parked_until(agent: AgentRuntime) -> float:
     """Return the time until which counts of the current model are parked."""
-    return agent.host.key_limiter.parked_until(counts_of(model_in_use(agent.state.model.recovery, agent.state.me)))
+    return agent.host.key_limiter.parked_until(
+        count_limiter_name(model_in_use(agent.state.model.recovery, agent.state.me))
+    )
 
 
 async def _count_request(agent: AgentRuntime) -> ModelRequest:

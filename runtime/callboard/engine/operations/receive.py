@@ -122,7 +122,7 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     else:
         await agent.record(*events, unless=known)
     if any(is_user_prompt(envelope) for envelope in envelopes):
-        agent.urge()
+        agent.mark_call_urgent()
 
 
 async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> None:
@@ -155,7 +155,7 @@ async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> 
             await agent.host.refresh(lost.what)  # the request was answered at the same moment
         if agent.state.inbox.position >= envelope.seq:
             if not fault and is_user_prompt(envelope):
-                agent.urge()
+                agent.mark_call_urgent()
             if forged and host.guard is not None:
                 await host.guard.report(f"{envelope.type} {envelope.id}", shown=True)
             return  # else the gate changed while this envelope waited: check again

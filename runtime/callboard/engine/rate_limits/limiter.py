@@ -24,11 +24,11 @@ from callboard.core.keys import RATES, count_words, rate_key
 from callboard.core.rate_limits import limiter as limiter_rules
 from callboard.core.rate_limits.key_state import (
     ALL_MODELS,
-    COUNTS,
+    COUNTS_PREFIX,
     KeyRefusal,
-    counts_of,
+    count_limiter_name,
     known_fault,
-    may_go,
+    may_send,
     scope_of,
 )
 from callboard.core.rate_limits.limiter import CallEnd, DelayReason, ModelLimiter, Rank
@@ -45,7 +45,7 @@ from callboard.types.records import Fault, Usage
 
 CALLS_AT_ONCE = 256
 """Most model calls in flight for one key in one process."""
-HELD = 1.0
+JOURNALLED_WAIT = 1.0
 """Seconds after which a wait is journalled (`CallHeld`)."""
 
 
@@ -63,7 +63,7 @@ class CallPriority:
     """Most seconds to wait for a parked model. An agent that can use another model waits no longer."""
 
 
-ANY = CallPriority()
+DEFAULT_PRIORITY = CallPriority()
 
 
 class KeyLimiter:
@@ -81,8 +81,8 @@ class KeyLimiter:
         """Model -> the output limit and the window that the service stated in a refusal."""
         self._clock = clock
         self._at_once = at_once
-        self._lanes: dict[str, ModelLimiter] = {}
-        self._places: dict[int, _Place] = {}
+        self._limiters: dict[str, ModelLimiter] = {}
+        self._waiting: dict[int, _WaitingTask] = {}
         """Waiting calls by number."""
         self._refusals: dict[str, KeyRefusal] = {}
         self._known_at: dict[str, float] = {}
@@ -90,28 +90,28 @@ class KeyLimiter:
         self._newest = 0
         """Number of the newest call."""
 
-    def slot(self, asking: CallPriority = ANY, prefix: SharedPrefix | None = None) -> LimitedCall:
+    def slot(self, priority: CallPriority = DEFAULT_PRIORITY, prefix: SharedPrefix | None = None) -> LimitedCall:
         """Return a context that holds a place among the calls in flight, once it is this call's turn.
 
         Of calls with a common prefix that the service has not cached, the first goes and the others wait until its
         reply begins, or it fails and the next one goes, or `LONGEST_WAIT` has passed. Entering it raises `CallFault`
         with the known fault, without a call, if the key is at fault.
         """
-        return LimitedCall(self, asking, prefix)
+        return LimitedCall(self, priority, prefix)
 
     @asynccontextmanager
-    async def counting(self, asking: CallPriority) -> AsyncGenerator[None]:
+    async def count_slot(self, priority: CallPriority) -> AsyncGenerator[None]:
         """Hold a place among the token counts for this model.
 
         Counts have a separate limiter: their refusals delay no message, and their success says nothing about messages.
         Raises `CallFault` with the known fault if the key is at fault: no count is used as a probe.
         """
-        limiter = counts_of(asking.model)
+        limiter = count_limiter_name(priority.model)
         # A count does not probe the key (test_no_count_goes_out_with_a_refused_key_and_none_says_that_it_is_good).
-        for refusal in self._refused(asking.model).values():
+        for refusal in self._refusals_of(priority.model).values():
             raise CallFault(known_fault(refusal))
-        number, _ = await self.wait(CallPriority(limiter, asking.rank, asking.tokens), self._clock.now())
-        end = CallEnd("gone")
+        number, _ = await self.wait(CallPriority(limiter, priority.rank, priority.tokens), self._clock.now())
+        end = CallEnd("cancelled")
         try:
             yield
             end = CallEnd("replied")
@@ -119,17 +119,17 @@ class KeyLimiter:
             end = limiter_rules.end_of(no.fault) if no.fault else CallEnd("answered")
             raise
         finally:
-            self.ended(limiter, number, end)
+            self.apply_end(limiter, number, end)
 
     def parked_until(self, model: str) -> float:
         """Return the time until which no call goes to this model (Unix seconds); a past time: it is not parked."""
-        limiter = self._lanes.get(model)
-        return limiter_rules.parked(limiter, self._clock.now()) if limiter else 0.0
+        limiter = self._limiters.get(model)
+        return limiter_rules.parked_until(limiter, self._clock.now()) if limiter else 0.0
 
     def named_until(self, model: str) -> float:
         """Return the end of the wait that the service named for this model; a past time: none."""
-        limiter = self._lanes.get(model)
-        return limiter.named_until if limiter and limiter_rules.parked(limiter, self._clock.now()) else 0.0
+        limiter = self._limiters.get(model)
+        return limiter.named_until if limiter and limiter_rules.parked_until(limiter, self._clock.now()) else 0.0
 
     def handle_notice(self, notice: RateNotice) -> None:
         """Apply a notice from another or an earlier process.
@@ -146,164 +146,173 @@ class KeyLimiter:
             self._refuse(notice.model, KeyRefusal(notice.fault, notice.at, self._newest))
         limiter = self._limiter_of(notice.model)
         parked = notice.parked_until > self._clock.now()
-        self._lanes[notice.model] = (
-            limiter_rules.apply_notice(limiter, notice) if parked else limiter_rules.lift(limiter)
+        self._limiters[notice.model] = (
+            limiter_rules.apply_notice(limiter, notice) if parked else limiter_rules.end_wait(limiter)
         )
         self.news.notify()
-        self.turn()
+        self.release_calls()
 
     # For `LimitedCall`
 
     def now(self) -> float:
         return self._clock.now()
 
-    def known_fault(self, asking: CallPriority) -> Fault | None:
+    def known_fault(self, priority: CallPriority) -> Fault | None:
         """Return the fault with which a call is refused without being sent; None if the call may go."""
         now = self._clock.now()
-        refusals = self._refused(asking.model)
+        refusals = self._refusals_of(priority.model)
         for refusal in refusals.values():
-            if not may_go(refusal, asking.person, now):
+            if not may_send(refusal, priority.person, now):
                 return known_fault(refusal)
         for scope, refusal in refusals.items():  # this call finds out if the refusal still applies
             self._refusals[scope] = replace(refusal, tried_at=now)
         return None
 
-    async def wait(self, asking: CallPriority, arrived: float) -> tuple[int, str]:
+    async def wait(self, priority: CallPriority, arrived: float) -> tuple[int, str]:
         """Wait in line. Return the call's number and the reason for any delay; the call is then in flight.
 
         Raises `CallFault` if the key turns out to be at fault in the meantime.
         """
         self._newest += 1
-        waiter = limiter_rules.waiter(self._newest, asking.rank, arrived, asking.tokens, person=asking.person)
-        limiter = self._lanes[asking.model] = limiter_rules.join(self._limiter_of(asking.model), waiter)
+        waiter = limiter_rules.waiting_call(
+            self._newest, priority.rank, arrived, priority.tokens, person=priority.person
+        )
+        limiter = self._limiters[priority.model] = limiter_rules.add_waiting(self._limiter_of(priority.model), waiter)
         now = self._clock.now()
-        if not self._places and self._in_flight() < self._at_once and limiter_rules.held(limiter, now) is None:
-            self._lanes[asking.model], _ = limiter_rules.let_go(limiter, now)  # nobody waits, and nothing holds it back
+        if not self._waiting and self._in_flight() < self._at_once and limiter_rules.delay_reason(limiter, now) is None:
+            # nobody waits, and nothing holds it back
+            self._limiters[priority.model], _ = limiter_rules.send_first(limiter, now)
             return waiter.number, ""
-        place = self._places[waiter.number] = _Place(asking)
+        task = self._waiting[waiter.number] = _WaitingTask(priority)
         try:
-            self.turn()
-            reason = "" if place.went else self._reason_to_wait(asking.model)
-            while not place.went:
-                slept_until = await place.until_changed_or_due(self._clock)
-                if place.fault is not None:
-                    raise CallFault(place.fault)
+            self.release_calls()
+            reason = "" if task.released else self._reason_to_wait(priority.model)
+            while not task.released:
+                slept_until = await task.until_changed_or_due(self._clock)
+                if task.fault is not None:
+                    raise CallFault(task.fault)
                 if slept_until is not None:
-                    self.turn(at_least=slept_until)
+                    self.release_calls(at_least=slept_until)
         except BaseException:
-            if place.went:
-                self.ended(asking.model, waiter.number, CallEnd("gone"))
+            if task.released:
+                self.apply_end(priority.model, waiter.number, CallEnd("cancelled"))
             else:
-                self._lanes[asking.model] = limiter_rules.leave(self._limiter_of(asking.model), waiter.number)
+                self._limiters[priority.model] = limiter_rules.remove_waiting(
+                    self._limiter_of(priority.model), waiter.number
+                )
             raise
         finally:
-            self._places.pop(waiter.number, None)
-            self.turn()
+            self._waiting.pop(waiter.number, None)
+            self.release_calls()
         return waiter.number, reason
 
-    def headed(self, model: str, number: int, rates: Rates) -> None:
-        self._lanes[model] = limiter_rules.headed(self._limiter_of(model), number, rates, self._clock.now())
-        self.turn()
+    def apply_headers(self, model: str, number: int, rates: Rates) -> None:
+        self._limiters[model] = limiter_rules.apply_headers(self._limiter_of(model), number, rates, self._clock.now())
+        self.release_calls()
 
-    def hurry(self, asking: CallPriority) -> None:
+    def mark_urgent(self, priority: CallPriority) -> None:
         """Let this call try a parked model at once if it is still in line, because the user sent a new prompt."""
-        for number, place in self._places.items():
-            if place.asking is asking and not place.went:
-                self._lanes[asking.model] = limiter_rules.hurry(self._limiter_of(asking.model), number)
+        for number, task in self._waiting.items():
+            if task.priority is priority and not task.released:
+                self._limiters[priority.model] = limiter_rules.mark_urgent(self._limiter_of(priority.model), number)
                 break
-        self.turn()
+        self.release_calls()
 
-    def answered(self, model: str, number: int) -> None:
+    def apply_reply_start(self, model: str, number: int) -> None:
         before = self._limiter_of(model)
-        limiter = self._lanes[model] = limiter_rules.answered(before, number)
+        limiter = self._limiters[model] = limiter_rules.apply_reply_start(before, number)
         if before.parked_until and not limiter.parked_until:
             self._publish(RateNotice(model=model, at=self._clock.now()))
-        self._is_good(model, number)
-        self.turn()
+        self._clear_refusals(model, number)
+        self.release_calls()
 
-    def ended(self, model: str, number: int, end: CallEnd, fault: Fault | None = None) -> None:
+    def apply_end(self, model: str, number: int, end: CallEnd, fault: Fault | None = None) -> None:
         now = self._clock.now()
         before = self._limiter_of(model)
-        limiter = self._lanes[model] = limiter_rules.ended(before, number, end, now)
+        limiter = self._limiters[model] = limiter_rules.apply_end(before, number, end, now)
         if limiter.parked_until > before.parked_until:
             named = limiter.named_until
             self._publish(
-                RateNotice(model=model, at=now, parked_until=limiter.parked_until, named_until=named, why=limiter.why)
+                RateNotice(
+                    model=model, at=now, parked_until=limiter.parked_until, named_until=named, why=limiter.reason
+                )
             )
-            self._give_up_waiting(model, limiter, now)
+            self._refuse_impatient(model, limiter, now)
         elif before.parked_until and not limiter.parked_until:
             self._publish(RateNotice(model=model, at=now))
         scope = scope_of(fault, model) if fault is not None else None
         if fault is not None and scope is not None:
             self._refuse(scope, KeyRefusal(fault, now, self._newest))
-            self._publish(RateNotice(model=scope, at=now, why=end.why, fault=known_fault(self._refusals[scope])))
+            self._publish(RateNotice(model=scope, at=now, why=end.reason, fault=known_fault(self._refusals[scope])))
         elif end.how in ("replied", "answered"):
-            self._is_good(model, number)
-        self.turn()
+            self._clear_refusals(model, number)
+        self.release_calls()
 
-    def turn(self, at_least: float = 0.0) -> None:
+    def release_calls(self, at_least: float = 0.0) -> None:
         """Release the calls that may go now, in order, and set how long the first in each line sleeps.
 
         `at_least`: a time that was slept until, and counts as now despite clock rounding.
         """
-        if not self._places:
+        if not self._waiting:
             return  # nobody waits: the usual case, four times in each call
         # By this clock a sleep may end just before its time. The call would then sleep again without reason.
         now = max(self._clock.now(), at_least)
         while True:
             blocked: dict[str, DelayReason | None] = {
-                m: limiter_rules.held(limiter, now) for m, limiter in self._lanes.items() if limiter.waiters
+                m: limiter_rules.delay_reason(limiter, now) for m, limiter in self._limiters.items() if limiter.waiters
             }
-            free = [(self._lanes[model].waiters[0], model) for model, held in blocked.items() if held is None]
+            free = [(self._limiters[model].waiters[0], model) for model, delay in blocked.items() if delay is None]
             if not free or self._in_flight() >= self._at_once:
                 break
             model = min(free)[1]
-            self._lanes[model], gone = limiter_rules.let_go(self._lanes[model], now)
-            self._places[gone.number].go()
-        for model, held in blocked.items():
-            self._places[self._lanes[model].waiters[0].number].sleep(held.until if held else None)
+            self._limiters[model], call = limiter_rules.send_first(self._limiters[model], now)
+            self._waiting[call.number].release()
+        for model, delay in blocked.items():
+            self._waiting[self._limiters[model].waiters[0].number].sleep(delay.until if delay else None)
 
     def _in_flight(self) -> int:
-        return sum(len(limiter.flights) for limiter in self._lanes.values())
+        return sum(len(limiter.flights) for limiter in self._limiters.values())
 
     def _limiter_of(self, model: str) -> ModelLimiter:
-        return self._lanes.get(model) or ModelLimiter(self._at_once)
+        return self._limiters.get(model) or ModelLimiter(self._at_once)
 
     def _reason_to_wait(self, model: str) -> str:
-        held = limiter_rules.held(self._limiter_of(model), self._clock.now())
-        return held.why if held else f"{count_words(self._at_once, 'call')} in flight"
+        delay = limiter_rules.delay_reason(self._limiter_of(model), self._clock.now())
+        return delay.reason if delay else f"{count_words(self._at_once, 'call')} in flight"
 
     def _refuse(self, scope: str, refusal: KeyRefusal) -> None:
         """Refuse all waiting calls of the scope at once, because the key is at fault."""
         self._refusals[scope] = refusal
-        for number, place in self._places.items():
-            if scope in (ALL_MODELS, place.asking.model) and not place.went:
-                self._lanes[place.asking.model] = limiter_rules.leave(self._limiter_of(place.asking.model), number)
-                place.refuse(known_fault(refusal))
+        for number, task in self._waiting.items():
+            if scope in (ALL_MODELS, task.priority.model) and not task.released:
+                self._limiters[task.priority.model] = limiter_rules.remove_waiting(
+                    self._limiter_of(task.priority.model), number
+                )
+                task.refuse(known_fault(refusal))
 
-    def _give_up_waiting(self, model: str, limiter: ModelLimiter, now: float) -> None:
+    def _refuse_impatient(self, model: str, limiter: ModelLimiter, now: float) -> None:
         """Refuse waiting calls that do not accept the wait that the service named.
 
         Such calls can use another model.
         """
         wait = limiter.named_until - now
-        fault = Fault(kind="rate_limited", message=limiter.why, retry_after=wait)
-        for number, place in self._places.items():
-            if place.asking.model == model and not place.went and wait > place.asking.patience:
-                self._lanes[model] = limiter_rules.leave(self._limiter_of(model), number)
-                place.refuse(fault)
+        fault = Fault(kind="rate_limited", message=limiter.reason, retry_after=wait)
+        for number, task in self._waiting.items():
+            if task.priority.model == model and not task.released and wait > task.priority.patience:
+                self._limiters[model] = limiter_rules.remove_waiting(self._limiter_of(model), number)
+                task.refuse(fault)
 
-    def _refused(self, model: str) -> dict[str, KeyRefusal]:
+    def _refusals_of(self, model: str) -> dict[str, KeyRefusal]:
         """Return the known refusals that concern this model, by scope."""
         if not self._refusals:
             return {}
         return {scope: refusal for scope in (ALL_MODELS, model) if (refusal := self._refusals.get(scope)) is not None}
 
-    def _is_good(self, model: str, number: int) -> None:
+    def _clear_refusals(self, model: str, number: int) -> None:
         """Clear known refusals, because the service accepted the key for this call. A count clears nothing."""
-        if model.startswith(COUNTS):
+        if model.startswith(COUNTS_PREFIX):
             return
-        for scope, refusal in self._refused(model).items():
+        for scope, refusal in self._refusals_of(model).items():
             # A call that was sent before the refusal does not disprove it
             # (test_an_answer_to_a_call_that_was_under_way_before_lifts_no_refusal).
             if refusal.outdated_by(number):
@@ -334,18 +343,18 @@ class KeyLimiters:
 class LimitedCall:
     """Call in flight, or about to be sent. Its context begins when it may be sent, and ends with its reply or fault."""
 
-    def __init__(self, key_limiter: KeyLimiter, asking: CallPriority, prefix: SharedPrefix | None) -> None:
-        self.held = 0.0
+    def __init__(self, key_limiter: KeyLimiter, priority: CallPriority, prefix: SharedPrefix | None) -> None:
+        self.delay = 0.0
         """Seconds that the call was delayed by rate limits."""
-        self.why = ""
-        self.given: float | None = None
+        self.reason = ""
+        self.input_tokens: float | None = None
         """Input and output tokens counted towards the limits, once known."""
-        self.made: float | None = None
+        self.output_tokens: float | None = None
         self._key_limiter = key_limiter
-        self._asking = asking
+        self._priority = priority
         self._prefix = PrefixPlace(key_limiter.prefixes, prefix)
         self._number = 0
-        self._answered = False
+        self._reply_started = False
 
     async def __aenter__(self) -> LimitedCall:
         try:
@@ -359,56 +368,56 @@ class LimitedCall:
         if error is not None:
             self._failed(error)
             return
-        self._prefix.begun()
-        self._end(CallEnd("replied", input=self.given, output=self.made))
+        self._prefix.mark_reply_started()
+        self._end(CallEnd("replied", input=self.input_tokens, output=self.output_tokens))
 
     async def _wait(self) -> None:
         """Wait until the call may go. Raises `CallFault` if it may not go at all."""
         arrived = self._key_limiter.now()
         await self._prefix.wait()
-        fault = self._key_limiter.known_fault(self._asking)
+        fault = self._key_limiter.known_fault(self._priority)
         if fault is not None:
             raise CallFault(fault)
         began = self._key_limiter.now()
-        self._number, self.why = await self._key_limiter.wait(self._asking, arrived)
-        self.held = self._key_limiter.now() - began
+        self._number, self.reason = await self._key_limiter.wait(self._priority, arrived)
+        self.delay = self._key_limiter.now() - began
 
-    def headed(self, rates: Rates) -> None:
+    def apply_headers(self, rates: Rates) -> None:
         """Apply the remaining limits from the headers of the response."""
-        self._key_limiter.headed(self._asking.model, self._number, rates)
+        self._key_limiter.apply_headers(self._priority.model, self._number, rates)
 
-    def begun(self) -> None:
+    def mark_reply_started(self) -> None:
         """Note that the reply has begun. Cheap to call again."""
-        if not self._answered:
-            self._answered = True
-            self._prefix.begun()
-            self._key_limiter.answered(self._asking.model, self._number)
+        if not self._reply_started:
+            self._reply_started = True
+            self._prefix.mark_reply_started()
+            self._key_limiter.apply_reply_start(self._priority.model, self._number)
 
-    def used(self, usage: Usage) -> None:
+    def set_usage(self, usage: Usage) -> None:
         """Note the token usage of the call. Tokens read from the service's cache count towards no limit."""
-        self.given = float(usage.input_tokens + usage.cache_creation_input_tokens)
-        self.made = float(usage.output_tokens)
+        self.input_tokens = float(usage.input_tokens + usage.cache_creation_input_tokens)
+        self.output_tokens = float(usage.output_tokens)
 
     def _failed(self, error: BaseException) -> None:
         self._prefix.failed()
         if not isinstance(error, CallFault):
-            self._end(CallEnd("gone"))
+            self._end(CallEnd("cancelled"))
             return
         if self._number and error.rates is not None:
-            self._key_limiter.headed(self._asking.model, self._number, error.rates)
+            self._key_limiter.apply_headers(self._priority.model, self._number, error.rates)
         self._end(limiter_rules.end_of(error.fault), error.fault)
 
     def _end(self, end: CallEnd, fault: Fault | None = None) -> None:
         if self._number:
-            self._key_limiter.ended(self._asking.model, self._number, end, fault)
+            self._key_limiter.apply_end(self._priority.model, self._number, end, fault)
 
 
-class _Place:
+class _WaitingTask:
     """Waiting task."""
 
-    def __init__(self, asking: CallPriority) -> None:
-        self.asking = asking
-        self.went = False
+    def __init__(self, priority: CallPriority) -> None:
+        self.priority = priority
+        self.released = False
         self.fault: Fault | None = None
         self.until: float | None = None
         """Time of the next check, for the first in line."""
@@ -416,8 +425,8 @@ class _Place:
         self._seen = 0
         """Number of changes that the task has seen."""
 
-    def go(self) -> None:
-        self.went = True
+    def release(self) -> None:
+        self.released = True
         self._changed.notify()
 
     def refuse(self, fault: Fault) -> None:
@@ -456,7 +465,7 @@ _BYTES_PER_TOKEN = 4
 """Approximate bytes per token. The limiter learns the real counts; only proportions between calls matter."""
 
 
-def asking_of(state: AgentState, request: ModelRequest) -> CallPriority:
+def priority_of(state: AgentState, request: ModelRequest) -> CallPriority:
     """Return the place of an agent's call in the order.
 
     A subagent ranks with teammates, because its caller waits for it.
@@ -477,7 +486,7 @@ def _rank(state: AgentState, request: ModelRequest) -> Rank:
     return "lead" if state.me.kind == "lead" else "teammate"
 
 
-STEP = 1.0
+LEAST_CHANGE = 1.0
 """Seconds by which a time must change to be written again."""
 
 
@@ -523,17 +532,17 @@ async def _publish(key_limiter: KeyLimiter, store: Store, changed: Callable[[], 
         changed()
         for model, notice in list(key_limiter.notices.items()):
             # Each refused call moves the time by a little (test_a_flood_of_refusals_writes_few_rows).
-            if _moved(written.get(model), notice):
+            if _differs(written.get(model), notice):
                 written[model] = notice
                 await store.commit(Put(rate_key(key_limiter.key, model), notice.encode()))
         await key_limiter.news.changed(changes)
 
 
-def _moved(before: RateNotice | None, after: RateNotice) -> bool:
+def _differs(before: RateNotice | None, after: RateNotice) -> bool:
     """Return True if the notice differs from the row. The end of a park or refusal is always written, once."""
     if before is None or (before.fault is None) != (after.fault is None) or not after.parked_until:
         return after is not before
-    return after.parked_until > before.parked_until + STEP
+    return after.parked_until > before.parked_until + LEAST_CHANGE
 
 
 async def rates_of(store: Store) -> list[RateNotice]:

@@ -16,7 +16,7 @@ from callboard.types.lazy_dataclass import dataclass
 LONGEST_WAIT = 10.0
 """Most seconds that a call waits for another with the same prefix. A longer wait costs more than a second cache write.
 """
-_KNOWN = 1_000
+_MOST_CACHED = 1_000
 """Most warm prefixes to remember. Beyond that, cold ones are removed."""
 
 
@@ -36,35 +36,35 @@ class PrefixPlace:
     def __init__(self, prefixes: Prefixes, prefix: SharedPrefix | None) -> None:
         self._prefixes = prefixes
         self._prefix = prefix
-        self._led: _Line | None = None
+        self._own_line: _Line | None = None
 
     async def wait(self) -> None:
         """Wait until the call may go."""
         if self._prefix is not None:
-            self._led = await self._prefixes.join(self._prefix)
+            self._own_line = await self._prefixes.join(self._prefix)
 
-    def begun(self) -> None:
+    def mark_reply_started(self) -> None:
         """Note that the reply has begun, so the service has cached the prefix. Cheap to call again."""
         if self._prefix is not None:
-            self._prefixes.warmed(self._prefix)
-            self._prefix = self._led = None
+            self._prefixes.mark_cached(self._prefix)
+            self._prefix = self._own_line = None
 
     def failed(self) -> None:
         """Note that the call ended before its reply began: the next in line goes first."""
-        if self._prefix is not None and self._led is not None:
-            self._prefixes.hand_over(self._prefix.key, self._led)
-        self._prefix = self._led = None
+        if self._prefix is not None and self._own_line is not None:
+            self._prefixes.hand_over(self._prefix.key, self._own_line)
+        self._prefix = self._own_line = None
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _WaitingCall:
     """Call in line."""
 
-    called: anyio.Event = field(default_factory=anyio.Event)
+    released: anyio.Event = field(default_factory=anyio.Event)
     leads: bool = False
 
 
-_Line = deque[_Place]
+_Line = deque[_WaitingCall]
 """Calls behind the one that goes first, in order of arrival."""
 
 
@@ -87,28 +87,28 @@ class Prefixes:
         if line is None:
             line = self._lines[key] = deque()
             return line
-        place = _Place()
-        line.append(place)
+        call = _WaitingCall()
+        line.append(call)
         try:
             with anyio.move_on_after(LONGEST_WAIT):
-                await place.called.wait()
+                await call.released.wait()
         except BaseException:
-            if place.leads:
+            if call.leads:
                 self.hand_over(key, line)
             raise
         finally:
-            if not place.called.is_set():
-                line.remove(place)
-        return line if place.leads else None
+            if not call.released.is_set():
+                line.remove(call)
+        return line if call.leads else None
 
-    def warmed(self, prefix: SharedPrefix) -> None:
+    def mark_cached(self, prefix: SharedPrefix) -> None:
         """Release all calls in line, because the service has cached the prefix."""
         now = self._clock.now()
-        if len(self._warm) >= _KNOWN:
+        if len(self._warm) >= _MOST_CACHED:
             self._warm = {key: until for key, until in self._warm.items() if until > now}
         self._warm[prefix.key] = now + prefix.ttl
-        for place in self._lines.pop(prefix.key, ()):
-            place.called.set()
+        for call in self._lines.pop(prefix.key, ()):
+            call.released.set()
 
     def hand_over(self, key: str, line: _Line) -> None:
         """Let the next call lead this line, because its leader has gone."""
@@ -117,6 +117,6 @@ class Prefixes:
         if not line:
             del self._lines[key]
             return
-        place = line.popleft()
-        place.leads = True
-        place.called.set()
+        call = line.popleft()
+        call.leads = True
+        call.released.set()

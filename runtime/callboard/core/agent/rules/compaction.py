@@ -56,7 +56,7 @@ from callboard.core.context.pipeline import StageCall, manual_summary, next_stag
 from callboard.core.context.stage_input import Situation, budget_of
 from callboard.core.context.stages.last_resort import blame
 from callboard.core.context.view.conversation import Conversation, held
-from callboard.core.rate_limits.key_state import KEY
+from callboard.core.rate_limits.key_state import KEY_FAULTS
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import back_off, is_final, is_too_long, model_in_use
 from callboard.types import steps as st
@@ -274,7 +274,7 @@ that waiting does not help.
 
 def after_fault(fault: Fault, tried: SummaryAttempts, spec: AgentSpec, draw: float) -> NextSummary:
     """Return the decision on a failed call. `draw` (0..1) is the jitter."""
-    if fault.kind in KEY:
+    if fault.kind in KEY_FAULTS:
         return NextSummary("give_up")
     if fault.kind == "too_long":
         return _too_long(tried)
