@@ -18,7 +18,7 @@ from callboard.adapters.extensions.claude_settings import ClaudeSettings
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths, broken, builtin
 from callboard.adapters.extensions.hook_commands import CommandHandler
 from callboard.adapters.extensions.hook_fields import ConditionalHandler, HookOrigin, HttpHandler, HttpLimits
-from callboard.adapters.extensions.hook_sandbox import HookWalls
+from callboard.adapters.extensions.hook_sandbox import HookSandbox
 from callboard.adapters.extensions.hooks import (
     FrontMatter,
     HookEntry,
@@ -103,10 +103,12 @@ def _set_environment(registry: HookRegistry, loaded: LoadedSettings) -> None:
         registry.change_handlers(changed)
 
 
-def sandbox_commands(registry: HookRegistry, walls: HookWalls, loaded: LoadedSettings) -> None:
+def sandbox_commands(registry: HookRegistry, sandbox: HookSandbox, loaded: LoadedSettings) -> None:
     """Set the sandbox and the environment of the session for all commands of the registry."""
     _set_environment(registry, loaded)
-    registry.change_handlers(lambda handler: changed_command(handler, lambda command: replace(command, walls=walls)))
+    registry.change_handlers(
+        lambda handler: changed_command(handler, lambda command: replace(command, session_sandbox=sandbox))
+    )
 
 
 def runs_outside(handler: HookHandler) -> bool:

@@ -24,7 +24,7 @@ import anyio
 import anyio.to_thread
 
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
-from callboard.adapters.extensions.hook_sandbox import HookWalls
+from callboard.adapters.extensions.hook_sandbox import HookSandbox
 from callboard.adapters.extensions.instructions import WorkspaceInstructions
 from callboard.adapters.extensions.memory import Memories
 from callboard.adapters.extensions.output_styles import find_voice
@@ -377,7 +377,7 @@ def _build_ports(
             skills,
             appended="\n\n".join(filter(None, (options.lead.appended, options.lead.schema))),
             facts=source.facts,
-            walls=sandbox,
+            sandbox_facts=sandbox,
             guidance=guidance,
         ),
         instructions=guidance.instructions,
@@ -536,8 +536,8 @@ def build_hooks(
     front = add_front_matter(registry, prepared.loaded, definitions.files, definitions.types.values())
     notes = (*add_plugins(registry, prepared.loaded, definitions.files), *front)
     add_entries(registry, extensions.hooks, "person")
-    walls = HookWalls(launcher, prepared.places.state / "hooks", trust.workspace_claims if trust.trusted else None)
-    sandbox_commands(registry, walls, prepared.loaded)
+    claims = trust.workspace_claims if trust.trusted else None
+    sandbox_commands(registry, HookSandbox(launcher, prepared.places.state / "hooks", claims), prepared.loaded)
     for function in extensions.hook_functions:
         registry.include(function)
     return registry, notes

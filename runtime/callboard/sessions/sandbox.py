@@ -15,7 +15,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.ground import SandboxPaths, find_ground
+from callboard.adapters.processes.sandbox.ground import SandboxPaths, find_sandbox_paths
 from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.machine import Machine, examine
 from callboard.adapters.processes.sandbox.proxy import SessionProxies
@@ -97,7 +97,7 @@ def _ground(places: WorkspacePaths, loaded: LoadedSettings, session: str) -> San
     settings = loaded.settings.sandbox
     data = places.session_data(session)
     own = (places.state.parent, places.config, places.data.parent)
-    ground = find_ground(
+    sandbox_paths = find_sandbox_paths(
         places.workspace,
         loaded.environment,
         own=own,
@@ -106,10 +106,10 @@ def _ground(places: WorkspacePaths, loaded: LoadedSettings, session: str) -> San
         locks=places.state / "sandbox",
     )
     return replace(
-        ground,
+        sandbox_paths,
         writable=_paths(settings.writable, places.workspace),
         readable=_paths(settings.readable, places.workspace),
-        hidden=(*ground.hidden, *_paths(settings.hidden, places.workspace)),
+        hidden=(*sandbox_paths.hidden, *_paths(settings.hidden, places.workspace)),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.adapters.processes.cage import PATH, Cage, create_folders, require_level
 
 from callboard.adapters.extensions.hook_commands import CommandHandler
-from callboard.adapters.extensions.hook_sandbox import HookWalls
+from callboard.adapters.extensions.hook_sandbox import HookSandbox
 from callboard.adapters.extensions.trust import read_claims
 from callboard.types.hook_answers import AddContext, Deny, HandlerResult
 
@@ -64,9 +64,11 @@ def plant(cage: Cage, path: str) -> None:
 
 def handler(cage: Cage, command: str, *, trusted: bool = False, sandbox: bool | None = None) -> CommandHandler:
     workspace_claims = read_claims(cage.workspace) if trusted else None
-    walls = HookWalls(cage.launcher, cage.state / "hooks", workspace_claims)
+    session_sandbox = HookSandbox(cage.launcher, cage.state / "hooks", workspace_claims)
     environment = {"PATH": PATH, "HOME": str(cage.home)}
-    return CommandHandler(command, str(cage.workspace), environment=environment, sandbox=sandbox, walls=walls)
+    return CommandHandler(
+        command, str(cage.workspace), environment=environment, sandbox=sandbox, session_sandbox=session_sandbox
+    )
 
 
 async def run(cage: Cage, made: CommandHandler, name: str = "PreToolUse", **fields: object) -> HandlerResult:

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 async def _compose_prompt(workspace: Path, sandbox: Sandbox | None = None) -> str:
     spec = AgentSpec(name="a", kind="lead", agent_type="lead", model="m")
-    walls = (sandbox or Sandbox()).description()
-    parts = await WorkspacePrompts(workspace, SkillLibrary(ExtensionPaths(bundled=False)), walls=walls).compose(
-        spec, ()
-    )
+    sandbox_facts = (sandbox or Sandbox()).description()
+    parts = await WorkspacePrompts(
+        workspace, SkillLibrary(ExtensionPaths(bundled=False)), sandbox_facts=sandbox_facts
+    ).compose(spec, ())
     return joined_blocks(parts.system, parts.own_blocks).decode()
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.processes.pids import open_pid, started_at
-from callboard.adapters.processes.sandbox.ground import find_ground
+from callboard.adapters.processes.sandbox.ground import find_sandbox_paths
 from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.machine import Machine, examine
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
@@ -74,7 +74,7 @@ class Cage:
     def launcher(self) -> ShellLauncher:
         environment = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8", "CLAUDE_CONFIG_DIR": str(self.claude)}
         data = self.base / "data"
-        ground = find_ground(
+        sandbox_paths = find_sandbox_paths(
             self.workspace,
             environment,
             own=(self.state, data),
@@ -82,7 +82,7 @@ class Cage:
             scratch=data / "session" / "tmp",
             locks=self.state / "sandbox",
         )
-        sandbox = Sandbox(SandboxLevel(self.level, self.network), machine(), ground, self.limits)
+        sandbox = Sandbox(SandboxLevel(self.level, self.network), machine(), sandbox_paths, self.limits)
         return ShellLauncher(self.workspace, environment, (), sandbox)
 
     async def run(self, command: str, timeout: float = 20, folder: Path | None = None) -> Finished:

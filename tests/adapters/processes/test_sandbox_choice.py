@@ -15,7 +15,7 @@ import pytest
 from tests.adapters.processes.cage import Cage, create_folders, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.levels import SHUT, WITHIN
+from callboard.adapters.processes.sandbox.levels import PROTECTED_NAMES, PROTECTED_SUBFOLDERS
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel, choose
 from callboard.core.permissions.sensitive_paths import is_protected
@@ -78,7 +78,7 @@ async def test_no_command_runs_where_the_sandbox_is_refused(tmp_path: Path) -> N
 
 def test_what_is_shut_is_what_the_rules_protect() -> None:
     ours = {".callboard"}  # has a rule of its own
-    for name in {*SHUT, *WITHIN} - ours:
+    for name in {*PROTECTED_NAMES, *PROTECTED_SUBFOLDERS} - ours:
         folder = is_protected((*name.split("/"), "x"))
         assert is_protected(name.split("/")) or folder or name in {".lefthook", ".bundle"}, name
 
@@ -142,10 +142,10 @@ async def test_a_path_that_a_person_opens_is_open(tmp_path: Path) -> None:
     create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
     launcher = cage.launcher
-    assert launcher.sandbox.ground is not None
+    assert launcher.sandbox.paths is not None
     opened = (f"{cage.workspace}/.vscode", str(cage.outside))
-    ground = replace(launcher.sandbox.ground, writable=opened)
-    launcher = replace(launcher, sandbox=Sandbox(SandboxLevel(2), launcher.sandbox.machine, ground))
+    sandbox_paths = replace(launcher.sandbox.paths, writable=opened)
+    launcher = replace(launcher, sandbox=Sandbox(SandboxLevel(2), launcher.sandbox.machine, sandbox_paths))
     command = f"mkdir .vscode && echo x > .vscode/a && echo x > {cage.outside}/made"
     ran = await launcher.run(command, cage.workspace, timeout=30, keep=tmp_path / "out")
     assert ran.exit_code == 0, ran.output
@@ -187,9 +187,9 @@ async def test_a_hidden_path_that_no_command_can_reach_stops_none(tmp_path: Path
     (private / "secret").mkdir()
     private.chmod(0o700)
     launcher = Cage(tmp_path, 2).launcher
-    assert launcher.sandbox.ground is not None
-    ground = replace(launcher.sandbox.ground, hidden=(f"{private}/secret",))
-    launcher = replace(launcher, sandbox=Sandbox(SandboxLevel(2), launcher.sandbox.machine, ground))
+    assert launcher.sandbox.paths is not None
+    sandbox_paths = replace(launcher.sandbox.paths, hidden=(f"{private}/secret",))
+    launcher = replace(launcher, sandbox=Sandbox(SandboxLevel(2), launcher.sandbox.machine, sandbox_paths))
     ran = await launcher.run(f"ls {private}/secret", tmp_path / "work", timeout=30, keep=tmp_path / "out")
     assert "Permission denied" in ran.output
 

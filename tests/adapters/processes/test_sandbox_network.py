@@ -13,7 +13,7 @@ import pytest
 from tests.adapters.processes.cage import Cage, create_folders, machine, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.ground import find_ground
+from callboard.adapters.processes.sandbox.ground import find_sandbox_paths
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.proxy import ProxyRefused, Target, find_address, is_allowed, read_head
 from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, SandboxLevel, choose, explain
@@ -106,8 +106,10 @@ class OutsideServer:
     def __init__(self, base: Path, level: int, port: int, hosts: tuple[str, ...] = ()) -> None:
         create_folders(base)
         self.cage, self.port = Cage(base, level), port
-        ground = find_ground(self.cage.workspace, self.cage.launcher.environment, locks=self.cage.state / "locks")
-        sandbox = Sandbox(SandboxLevel(level), machine(), ground, hosts=hosts)
+        sandbox_paths = find_sandbox_paths(
+            self.cage.workspace, self.cage.launcher.environment, locks=self.cage.state / "locks"
+        )
+        sandbox = Sandbox(SandboxLevel(level), machine(), sandbox_paths, hosts=hosts)
         self.launcher = ShellLauncher(self.cage.workspace, self.cage.launcher.environment, (), sandbox)
 
     async def run(self, command: str, *hosts: str) -> Finished:
@@ -196,12 +198,12 @@ FAILURES = [
 def test_a_failure_that_looks_like_the_sandboxs_is_told_apart(tmp_path: Path, output: str, cause: str) -> None:
     create_folders(tmp_path)
     cage = Cage(tmp_path, 2)
-    ground = cage.launcher.sandbox.ground
-    assert ground is not None
-    text = explain(output.replace("HOME", str(cage.home)), NetworkReach(), (), ground)
+    sandbox_paths = cage.launcher.sandbox.paths
+    assert sandbox_paths is not None
+    text = explain(output.replace("HOME", str(cage.home)), NetworkReach(), (), sandbox_paths)
     assert cause.replace("HOME", str(cage.home)) in text
     assert bool(text) == bool(cause)
-    assert not _reports_no_network(text) or not explain(output, NetworkReach(open=True), (), ground)
+    assert not _reports_no_network(text) or not explain(output, NetworkReach(open=True), (), sandbox_paths)
 
 
 LANDLOCK_FAILURES = [
@@ -220,11 +222,11 @@ def test_a_refused_change_outside_is_explained_where_landlock_refuses_it(
 ) -> None:
     create_folders(tmp_path)
     cage = Cage(tmp_path, 1)
-    ground = cage.launcher.sandbox.ground
-    assert ground is not None
+    sandbox_paths = cage.launcher.sandbox.paths
+    assert sandbox_paths is not None
     printed = output.replace("HOME", str(cage.home)).replace("WORK", str(cage.workspace))
-    assert ("only your folder" in explain(printed, NetworkReach(open=True), (), ground, level=1)) == caused
-    assert "only your folder" not in explain(printed, NetworkReach(open=True), (), ground)
+    assert ("only your folder" in explain(printed, NetworkReach(open=True), (), sandbox_paths, level=1)) == caused
+    assert "only your folder" not in explain(printed, NetworkReach(open=True), (), sandbox_paths)
 
 
 @pytest.mark.slow(keep=1)

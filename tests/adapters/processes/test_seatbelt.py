@@ -19,9 +19,14 @@ from tests.adapters.processes.cage import Cage, create_folders
 from tests.adapters.processes.seatbelt_reader import allows, read_profile, shape, strings
 
 from callboard.adapters.processes.confinement import Confinement
-from callboard.adapters.processes.sandbox.levels import SHUT, find_spot, landlock_walls, seatbelt_rules
+from callboard.adapters.processes.sandbox.levels import (
+    PROTECTED_NAMES,
+    find_command_folder,
+    landlock_restrictions,
+    seatbelt_rules,
+)
 from callboard.adapters.processes.sandbox.machine import Machine, examine_seatbelt
-from callboard.adapters.processes.sandbox.openings import openings
+from callboard.adapters.processes.sandbox.openings import find_openings
 from callboard.adapters.processes.sandbox.proxy import SessionProxies
 from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, SandboxLevel, choose
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, quote, seatbelt_profile
@@ -46,7 +51,7 @@ def test_no_path_can_add_a_rule(paths: list[str]) -> None:
         read, write, kept, pinned, base = words
         areas = (SeatbeltArea(read, (kept,)),), (SeatbeltArea(write, (pinned,)),)
         absent = ((base, ".mcp.json"),)
-        return seatbelt_profile(SeatbeltRules(*areas, kept=(kept,), pinned=(pinned,), absent=absent))
+        return seatbelt_profile(SeatbeltRules(*areas, read_only=(kept,), pinned=(pinned,), absent=absent))
 
     read_back = read_profile(profile_of(paths))
     plain = read_profile(profile_of([harmless(path) for path in paths]))
@@ -69,7 +74,7 @@ def test_a_command_is_refused_where_its_folder_cannot_be_written_in_a_profile(tm
     create_folders(base)
     sandbox = replace(Cage(base, 2).launcher.sandbox, machine=MAC)
     with pytest.raises(ToolRefused, match="control character"):
-        sandbox.walls(str(base / "work"), "/bin/bash", "true")
+        sandbox.restrictions(str(base / "work"), "/bin/bash", "true")
 
 
 @pytest.fixture
@@ -80,9 +85,11 @@ def cage(tmp_path: Path) -> Cage:
 
 def profile_for(cage: Cage, *grants: PathGrant, level: int = 2, network: bool = False) -> str:
     sandbox = replace(cage.launcher.sandbox, machine=MAC, choice=SandboxLevel(level, network))
-    walls = sandbox.walls(str(cage.workspace), "/bin/bash", "true", grants=grants)
-    assert not any(wall.startswith(("bwrap=", "abi=", "filter=", "guard=")) for wall in walls)
-    return next(wall.removeprefix("profile=") for wall in walls if wall.startswith("profile="))
+    restrictions = sandbox.restrictions(str(cage.workspace), "/bin/bash", "true", grants=grants)
+    assert not any(restriction.startswith(("bwrap=", "abi=", "filter=", "guard=")) for restriction in restrictions)
+    return next(
+        restriction.removeprefix("profile=") for restriction in restrictions if restriction.startswith("profile=")
+    )
 
 
 def test_a_command_changes_its_folder_and_temporary_files_alone(cage: Cage) -> None:
@@ -121,7 +128,7 @@ def test_what_git_obeys_stays_as_it_is(cage: Cage, name: str) -> None:
 
 
 @pytest.mark.slow(keep=20)
-@pytest.mark.parametrize("name", SHUT)
+@pytest.mark.parametrize("name", PROTECTED_NAMES)
 def test_a_protected_name_cannot_be_created_however_it_is_written(cage: Cage, name: str) -> None:
     profile = read_profile(profile_for(cage))
     for spelling in (name, name.upper(), name.title(), f"{name}/x"):
@@ -141,14 +148,18 @@ def test_an_approved_file_is_open_to_its_command_and_its_neighbours_are_not(cage
 
 
 def test_what_landlock_denies_is_denied(cage: Cage) -> None:
-    ground = cage.launcher.sandbox.ground
-    assert ground is not None
-    spot = find_spot(ground, str(cage.workspace), openings([], ground.homes, ground.closed))
-    walls = landlock_walls(ground, spot, 7, network=False)
-    write = [wall.removeprefix("write=") for wall in walls if wall.startswith("write=")]
-    read = [wall.removeprefix("read=") for wall in walls if wall.startswith("read=")] + write
-    profile = read_profile(seatbelt_profile(seatbelt_rules(ground, spot, network=False)))
-    places = [*ground.hidden, *ground.own, *ground.homes, str(cage.outside), "/run", "/var/tmp"]
+    sandbox_paths = cage.launcher.sandbox.paths
+    assert sandbox_paths is not None
+    command_folder = find_command_folder(
+        sandbox_paths, str(cage.workspace), find_openings([], sandbox_paths.homes, sandbox_paths.closed)
+    )
+    restrictions = landlock_restrictions(sandbox_paths, command_folder, 7, network=False)
+    write = [restriction.removeprefix("write=") for restriction in restrictions if restriction.startswith("write=")]
+    read = [
+        restriction.removeprefix("read=") for restriction in restrictions if restriction.startswith("read=")
+    ] + write
+    profile = read_profile(seatbelt_profile(seatbelt_rules(sandbox_paths, command_folder, network=False)))
+    places = [*sandbox_paths.hidden, *sandbox_paths.own, *sandbox_paths.homes, str(cage.outside), "/run", "/var/tmp"]
     for path in (f"{place}/x" for place in places):
         if not any(path.startswith(f"{folder}/") for folder in read):
             assert not allows(profile, "file-read*", path), path
@@ -168,13 +179,13 @@ def test_the_network_is_closed_or_one_port_or_open() -> None:
 def test_every_level_uses_the_profile_and_hosts_have_a_port(cage: Cage) -> None:
     assert [choose(level, MAC, (), attended=True, any_level=False).level for level in (None, 1, 2, 3)] == [2, 1, 2, 3]
     assert profile_for(cage, level=1) == profile_for(cage, level=3)
-    sandbox = Sandbox(SandboxLevel(3), MAC, cage.launcher.sandbox.ground, hosts=("example.org",))
+    sandbox = Sandbox(SandboxLevel(3), MAC, cage.launcher.sandbox.paths, hosts=("example.org",))
     reach = NetworkReach(hosts=("example.org",), socket="127.0.0.1:4567")
     environment = sandbox.environment({"PATH": "/bin"}, reach)
     assert environment["HTTPS_PROXY"] == "http://127.0.0.1:4567"
     assert environment["TMPDIR"] == str(cage.base / "data" / "session" / "tmp")
-    walls = sandbox.walls(str(cage.workspace), "/bin/bash", "true", reach=reach)
-    assert any('"localhost:4567"' in wall for wall in walls)
+    restrictions = sandbox.restrictions(str(cage.workspace), "/bin/bash", "true", reach=reach)
+    assert any('"localhost:4567"' in restriction for restriction in restrictions)
 
 
 def test_a_program_of_the_runtime_gets_a_profile_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import ByteReceiveStream, Process
 
-from callboard.adapters.extensions.hook_sandbox import LIFT, HookWalls, outside_environment, starts_workspace_code
+from callboard.adapters.extensions.hook_sandbox import OPT_OUT, HookSandbox, outside_environment, starts_workspace_code
 from callboard.adapters.processes.pids import kill_session
 from callboard.adapters.processes.programs import clean_environment, find_program
 from callboard.adapters.shell.parser import BashParser
@@ -69,7 +69,7 @@ class CommandHandler:
     """More variables for the command; None: the runtime's own variables that `clean_environment` passes."""
     sandbox: bool | None = None
     """True: it runs in the sandbox; False: outside. None: its entry does not decide."""
-    walls: HookWalls | None = field(default=None, compare=False, repr=False)
+    session_sandbox: HookSandbox | None = field(default=None, compare=False, repr=False)
     """Sandbox of the session; None: it has none."""
 
     @property
@@ -83,8 +83,8 @@ class CommandHandler:
         """Run it once. See `HookHandler.run`."""
         try:
             with anyio.move_on_after(timeout):
-                if self.walls is not None and await self._is_walled(self.walls, event_json):
-                    ended = await self._ran_inside(self.walls, event_json, timeout)
+                if self.session_sandbox is not None and await self._needs_sandbox(self.session_sandbox, event_json):
+                    ended = await self._ran_inside(self.session_sandbox, event_json, timeout)
                 else:
                     ended = await self._ran(event_json)
                 if ended is not None:
@@ -93,22 +93,24 @@ class CommandHandler:
             return HandlerResult(fault=f"cannot be started: {error}")
         return HandlerResult(fault=f"no answer within {timeout:g} s")
 
-    async def _is_walled(self, walls: HookWalls, event_json: Json) -> bool:
-        if self.sandbox is not None or not walls.in_force:
-            return bool(self.sandbox) and walls.in_force
+    async def _needs_sandbox(self, session_sandbox: HookSandbox, event_json: Json) -> bool:
+        if self.sandbox is not None or not session_sandbox.in_force:
+            return bool(self.sandbox) and session_sandbox.in_force
         folder = Path(str(event_json["cwd"]))
         return await anyio.to_thread.run_sync(starts_workspace_code, self._line(), folder, Path(self.project))
 
-    async def _ran_inside(self, walls: HookWalls, event_json: Json, timeout: float) -> tuple[int, str, str] | None:
+    async def _ran_inside(
+        self, session_sandbox: HookSandbox, event_json: Json, timeout: float
+    ) -> tuple[int, str, str] | None:
         """Run it in the sandbox; return None after a timeout. Report a failure that the sandbox caused as such."""
         folder = Path(str(event_json["cwd"]))
-        ended = await walls.run(
+        ended = await session_sandbox.run(
             self._line(), folder, timeout=timeout, event=json.dumps(event_json).encode(), environment=self._places()
         )
         if ended is None or ended[0] in (0, 2):
             return ended
         code, out, err = ended
-        return code, out, f"{err.rstrip()}\n[It ran in the sandbox; {LIFT}]".lstrip()
+        return code, out, f"{err.rstrip()}\n[It ran in the sandbox; {OPT_OUT}]".lstrip()
 
     def _line(self) -> str:
         """Return the command as one line for bash, with its placeholders for paths replaced."""

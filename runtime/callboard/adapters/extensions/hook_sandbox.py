@@ -37,7 +37,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Grant, HostGrant, PathGrant
 
 LARGEST_SCRIPT = 1_000_000
-LIFT = 'to run it with your rights, add `"sandbox": false` to its entry'
+OPT_OUT = 'to run it with your rights, add `"sandbox": false` to its entry'
 
 _PLAIN = names(
     ": [ [[ alias awk basename break builtin cal cat cd chmod command comm continue cp cut date declare df "
@@ -55,7 +55,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "
 
 
 @dataclass(frozen=True, slots=True)
-class HookWalls:
+class HookSandbox:
     """Sandbox of the hooks of one session."""
 
     launcher: ShellLauncher
@@ -107,11 +107,12 @@ class HookWalls:
 
         Credentials and Callboard's files may not.
         """
-        ground = self.launcher.sandbox.ground
-        if ground is None or is_within(path, str(folder)) or not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120 - a path that is found in a script's text
+        sandbox_paths = self.launcher.sandbox.paths
+        if sandbox_paths is None or is_within(path, str(folder)) or not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120 - a path that is found in a script's text
             return False
         return not any(
-            is_within(path, protected) or is_within(protected, path) for protected in (*ground.hidden, *ground.own)
+            is_within(path, protected) or is_within(protected, path)
+            for protected in (*sandbox_paths.hidden, *sandbox_paths.own)
         )
 
     async def run(
@@ -130,7 +131,7 @@ class HookWalls:
             try:
                 code = await self.launcher.converse(command, folder, timeout=timeout, streams=streams, grants=grants)
             except (CommandNotRun, ToolRefused) as refused:
-                raise OSError(f"it was not run, because no sandbox is available for it: {refused}; {LIFT}") from None
+                raise OSError(f"it was not run, because no sandbox is available for it: {refused}; {OPT_OUT}") from None
             if code is None:
                 return None
             return code, _text(streams.output), _text(streams.errors)

@@ -71,13 +71,13 @@ class WorkspacePrompts:
         *,
         appended: str = "",
         facts: Facts = lambda _, real: real,
-        walls: tuple[str, ...] = (),
+        sandbox_facts: tuple[str, ...] = (),
         guidance: Guidance | None = None,
     ) -> None:
         """Store the parts.
 
-        `facts`: function that returns the facts about the machine for an agent from the real ones. `walls`: facts about
-        the sandbox of the agent's commands. `guidance`: None: only the workspace's instruction files.
+        `facts`: function that returns the facts about the machine for an agent from the real ones. `sandbox_facts`:
+        facts about the sandbox of the agent's commands. `guidance`: None: only the workspace's instruction files.
         """
         self._workspace = workspace
         self._git = workspace / ".git"
@@ -85,7 +85,7 @@ class WorkspacePrompts:
         self._skills = skills
         self._appended = appended
         self._facts = facts
-        self._walls = walls
+        self._sandbox_facts = sandbox_facts
         self._guidance = guidance or Guidance(WorkspaceInstructions(workspace))
         self._lists: dict[str, ToolList] = {}
         """Newest tool list of each agent type."""
@@ -98,7 +98,7 @@ class WorkspacePrompts:
         skills = self._skills.catalogue(spec.limits_of(spec.model).window) if can_load else ()
         facts = PromptFacts(
             workspace=str(self._workspace),
-            facts=self._facts(spec.name, (self._machine, _REPOSITORY[self._git.exists()], *self._walls)),
+            facts=self._facts(spec.name, (self._machine, _REPOSITORY[self._git.exists()], *self._sandbox_facts)),
             instructions=tuple(ProjectFile(file.path, file.text) for file in files or ()),
             skills=tuple(SkillLine(skill.name, skill.description) for skill in skills),
             servers=tuple(servers),

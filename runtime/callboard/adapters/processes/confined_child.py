@@ -1,7 +1,8 @@
 """Child process that restricts itself and becomes a program of the runtime. See `confinement.py`.
 
-Runs as a script with only the standard library. argv: WALL... -- PROGRAM WORDS... Each WALL is `NAME=VALUE`. The
-process restricts itself and then becomes the program. It runs nothing if a restriction cannot be set up.
+Runs as a script with only the standard library. argv: RESTRICTION... -- PROGRAM WORDS... Each RESTRICTION is
+`NAME=VALUE`. The process restricts itself and then becomes the program. It runs nothing if a restriction cannot be set
+up.
 """
 # ruff: noqa: PTH100, PTH120 - importing pathlib would take longer than all the rest of the start
 
@@ -15,7 +16,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox import walls as restrictions
+from callboard.adapters.processes.sandbox import walls as isolation
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
@@ -27,13 +28,15 @@ def main() -> None:
     if differs := release.parent_differs():
         raise RuntimeError(differs)
     end = sys.argv.index("--")
-    walls = [word.partition("=") for word in sys.argv[1:end]]
+    restrictions = [word.partition("=") for word in sys.argv[1:end]]
     command = sys.argv[end + 1 :]
-    values = {name: [value for each, _, value in walls if each == name] for name in ("abi", "filter", "read", "write")}
+    values = {
+        name: [value for each, _, value in restrictions if each == name] for name in ("abi", "filter", "read", "write")
+    }
     mark_process()
-    restrictions.drop_capabilities()
-    restrictions.landlock(int(values["abi"][0]), values["read"], values["write"], connect=False)
-    restrictions.filter_calls(bytes.fromhex(values["filter"][0]))
+    isolation.drop_capabilities()
+    isolation.apply_landlock(int(values["abi"][0]), values["read"], values["write"], connect=False)
+    isolation.apply_call_filter(bytes.fromhex(values["filter"][0]))
     os.execv(command[0], command)  # noqa: S606 - a program of the runtime's own
 
 

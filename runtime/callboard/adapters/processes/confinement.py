@@ -20,7 +20,7 @@ import platformdirs
 from callboard.adapters.processes.programs import ConfinedCommand, is_within
 from callboard.adapters.processes.sandbox.calls import NO_FAMILIES, call_filter
 from callboard.adapters.processes.sandbox.ground import credentials_of, secrets_of_machine, spelled
-from callboard.adapters.processes.sandbox.levels import around
+from callboard.adapters.processes.sandbox.levels import visible_parts
 from callboard.adapters.processes.sandbox.machine import LEAST_ABI, Machine, examine
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, seatbelt_profile
 from callboard.adapters.system import release
@@ -88,10 +88,10 @@ class Confinement:
 
     def _landlock(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
         program = call_filter(NO_FAMILIES, alone=False)
-        readable = [*around("/", self._shown_hidden()), *(path for path in (*read, *write) if self._hides(path))]
-        walls = [f"abi={self.machine.abi}", f"filter={program.hex()}"]
-        walls += [*(f"read={path}" for path in readable), *(f"write={path}" for path in (*write, *_DEVICES))]
-        return ConfinedCommand((*release.child_python(), _CHILD, *walls, "--", *command))
+        readable = [*visible_parts("/", self._shown_hidden()), *(path for path in (*read, *write) if self._hides(path))]
+        restrictions = [f"abi={self.machine.abi}", f"filter={program.hex()}"]
+        restrictions += [*(f"read={path}" for path in readable), *(f"write={path}" for path in (*write, *_DEVICES))]
+        return ConfinedCommand((*release.child_python(), _CHILD, *restrictions, "--", *command))
 
     def _hides(self, path: str) -> bool:
         return any(is_within(path, each) for each in self.hidden)

@@ -5,12 +5,12 @@ session and reaps all processes that the command leaves, even those in other ses
 one pipe into the output file, so that both streams keep their order and `> /dev/stderr` truncates nothing. When this
 process has ended, no process of the command is alive.
 
-argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND WALL... MODE `hold`: it ends with its host, or when the host requests it;
-`free`: it continues after the host's death, and leaves `OUTPUT.exit`. A second byte on descriptor 3 changes `hold` to
-`free`. Each WALL is `NAME=VALUE`, in order, and sets a
-limit or a right of the command (`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors`
-are files: standard input, and the target of standard error, which is otherwise part of the output. Descriptor 3: one
-byte starts the command, its end means that the host is gone. Nothing runs if the host died before sending that byte.
+argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND RESTRICTION... MODE `hold`: it ends with its host, or when the host
+requests it; `free`: it continues after the host's death, and leaves `OUTPUT.exit`. A second byte on descriptor 3
+changes `hold` to `free`. Each RESTRICTION is `NAME=VALUE`, in order, and sets a limit or a right of the command
+(`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors` are files: standard input, and
+the target of standard error, which is otherwise part of the output. Descriptor 3: one byte starts the command, its end
+means that the host is gone. Nothing runs if the host died before sending that byte.
 """
 # ruff: noqa: PTH100, PTH104, PTH108, PTH114, PTH120, PTH123 - importing pathlib would take longer than all the rest of the start
 
@@ -32,7 +32,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
 from callboard.adapters.kernel.process_table import boot_id, row_of
 from callboard.adapters.processes.sandbox import created_paths as path_guard
 from callboard.adapters.processes.sandbox import keeping
-from callboard.adapters.processes.sandbox import walls as restrictions
+from callboard.adapters.processes.sandbox import walls as isolation
 from callboard.adapters.processes.sandbox.watching import (
     CONTROL,
     ErrorStream,
@@ -46,8 +46,8 @@ from callboard.adapters.processes.sandbox.watching import (
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 
-Walls = defaultdict[str, list[str]]
-"""WALL arguments by name."""
+Restrictions = defaultdict[str, list[str]]
+"""RESTRICTION arguments by name."""
 
 GRACE = 2.0
 """Seconds between TERM and KILL."""
@@ -63,7 +63,7 @@ def end_all(watch: Watch) -> None:
     """End all processes of the command, in its own namespace or among the descendants."""
     if watch.inside:
         keeping.end_all(watch, GRACE)
-        keeping.release(watch)
+        keeping.end_namespace(watch)
     else:
         end_descendants(watch, GRACE)
 
@@ -72,8 +72,8 @@ def become_shell(
     watch: Watch,
     keeper: keeping.InnerPipes | None,
     *,
-    group: restrictions.ControlGroup | None,
-    walls: Walls,
+    group: isolation.ControlGroup | None,
+    restrictions: Restrictions,
     failed: int,
     errors: ErrorStream | None,
 ) -> None:
@@ -93,17 +93,17 @@ def become_shell(
         os.setpgid(0, 0)
         os.dup2(watch.writer, 1)
         os.dup2(watch.writer if errors is None else errors.writer, 2)
-        if walls["input"]:
-            os.dup2(os.open(walls["input"][0], os.O_RDONLY | os.O_CLOEXEC), 0)
+        if restrictions["input"]:
+            os.dup2(os.open(restrictions["input"][0], os.O_RDONLY | os.O_CLOEXEC), 0)
         if group:
             group.enter()
         if keeper:
             keeper.place()
-            program = walls["bwrap"][0]
-            arguments = keeping.fill_covers(walls["bwrap"], walls["cover"], walls["late"])
-        if walls["seatbelt"]:
-            program = walls["seatbelt"][0]
-            arguments = ["sandbox-exec", "-p", walls["profile"][0], shell, *arguments[1:]]
+            program = restrictions["bwrap"][0]
+            arguments = keeping.fill_covers(restrictions["bwrap"], restrictions["cover"], restrictions["late"])
+        if restrictions["seatbelt"]:
+            program = restrictions["seatbelt"][0]
+            arguments = ["sandbox-exec", "-p", restrictions["profile"][0], shell, *arguments[1:]]
         last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
         # At the highest number, so that one range closes all others. A successful exec closes it, which reports
         # success.
@@ -115,11 +115,13 @@ def become_shell(
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(folder)
-        restrictions.limit(walls["limit"])
-        if walls["abi"]:
-            restrictions.drop_capabilities()
-            restrictions.landlock(int(walls["abi"][0]), walls["read"], walls["write"], bool(walls["network"]))
-            restrictions.filter_calls(bytes.fromhex(walls["filter"][0]))
+        isolation.apply_limits(restrictions["limit"])
+        if restrictions["abi"]:
+            isolation.drop_capabilities()
+            isolation.apply_landlock(
+                int(restrictions["abi"][0]), restrictions["read"], restrictions["write"], bool(restrictions["network"])
+            )
+            isolation.apply_call_filter(bytes.fromhex(restrictions["filter"][0]))
         os.execv(program, arguments)  # noqa: S606 - permission was decided before
     except BaseException as error:  # noqa: BLE001 - this process has no caller to raise to
         os.write(failed, str(error).encode(errors="replace")[:1000])
@@ -127,13 +129,13 @@ def become_shell(
         os._exit(NOT_RUN)
 
 
-def read_walls(arguments: list[str]) -> Walls:
-    """Return the WALL arguments by name."""
-    walls: Walls = defaultdict(list)
+def parse_restrictions(arguments: list[str]) -> Restrictions:
+    """Return the RESTRICTION arguments by name."""
+    restrictions: Restrictions = defaultdict(list)
     for argument in arguments:
         name, _, value = argument.partition("=")
-        walls[name].append(value)
-    return walls
+        restrictions[name].append(value)
+    return restrictions
 
 
 def prepare() -> None:
@@ -246,10 +248,10 @@ def see_through(watch: Watch, guard: path_guard.PathGuard | None, earlier: str, 
     if watch.stopping:
         end_all(watch)
     elif watch.inside:
-        left_behind = keeping.linger(watch, LINGER)
+        left_behind = keeping.wait_for_stragglers(watch, LINGER)
         if left_behind:
             keeping.end_all(watch, GRACE)
-        keeping.release(watch)
+        keeping.end_namespace(watch)
     elif watch.children and not watch.until_quiet(LINGER):
         left_behind = len(descendants())
         end_all(watch)
@@ -268,7 +270,7 @@ def main() -> int:
     if differs := release.parent_differs():
         leave(output + ".failed", differs)
         return NOT_RUN
-    walls = read_walls(sys.argv[7:])
+    restrictions = parse_restrictions(sys.argv[7:])
     prepare()
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, wake)
@@ -282,7 +284,7 @@ def main() -> int:
         return NOT_RUN
     watch = Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold")
     watch.on_move = lambda: make_room(output)
-    code = run(watch, walls)
+    code = run(watch, restrictions)
     if mode == "free" or watch.moved:
         leave_code(output, code)
     try:
@@ -292,16 +294,16 @@ def main() -> int:
     return code
 
 
-def run(watch: Watch, walls: Walls) -> int:
+def run(watch: Watch, restrictions: Restrictions) -> int:
     """Start the command, wait for its end, and return its exit code."""
-    guard, record = begin_guard(watch, walls)
-    group = restrictions.ControlGroup(*walls["group"][0].rsplit(":", 1)) if walls["group"] else None
-    keeper = keeping.InnerPipes(bytes.fromhex(walls["filter"][0])) if walls["bwrap"] else None
-    errors = ErrorStream(walls["errors"][0], int(sys.argv[2])) if walls["errors"] else None
+    guard, record = begin_guard(watch, restrictions)
+    group = isolation.ControlGroup(*restrictions["group"][0].rsplit(":", 1)) if restrictions["group"] else None
+    keeper = keeping.InnerPipes(bytes.fromhex(restrictions["filter"][0])) if restrictions["bwrap"] else None
+    errors = ErrorStream(restrictions["errors"][0], int(sys.argv[2])) if restrictions["errors"] else None
     reason, failed = os.pipe()
     watch.shell = os.fork()
     if not watch.shell:
-        become_shell(watch, keeper, group=group, walls=walls, failed=failed, errors=errors)
+        become_shell(watch, keeper, group=group, restrictions=restrictions, failed=failed, errors=errors)
     os.close(failed)
     if errors:
         errors.attach(watch)
@@ -309,7 +311,7 @@ def run(watch: Watch, walls: Walls) -> int:
     if keeper:
         keeper.attach(watch)
     try:
-        code = see_through(watch, guard, "".join(walls["note"]), errors)
+        code = see_through(watch, guard, "".join(restrictions["note"]), errors)
         if not watch.begun:
             watch.turn(0)  # its report may have arrived together with its end
         text = os.read(reason, 1000)  # the other end is closed: the command has ended
@@ -327,18 +329,18 @@ def run(watch: Watch, walls: Walls) -> int:
             group.leave()
 
 
-def begin_guard(watch: Watch, walls: Walls) -> tuple[path_guard.PathGuard | None, str]:
+def begin_guard(watch: Watch, restrictions: Restrictions) -> tuple[path_guard.PathGuard | None, str]:
     """Guard absent paths.
 
     Return the guard and its record. Paths created since the restrictions were computed become read-only like the other
     protected paths.
     """
-    if not walls["guard"]:
+    if not restrictions["guard"]:
         return None, ""
     # The folders are opened before the command exists, so that no rename or link can redirect a check.
-    guard = path_guard.PathGuard(walls["guard"], path_guard.Grants(walls["grants"][0]))
-    walls["late"] = [path for path in guard.late() if not os.path.islink(path)]
-    record = path_guard.leave_record(walls["guards"][0], guard, sys.argv[6])
+    guard = path_guard.PathGuard(restrictions["guard"], path_guard.Grants(restrictions["grants"][0]))
+    restrictions["late"] = [path for path in guard.late() if not os.path.islink(path)]
+    record = path_guard.leave_record(restrictions["guards"][0], guard, sys.argv[6])
 
     def created(descriptor: int) -> None:
         guard.check(descriptor)

@@ -109,14 +109,16 @@ class ShellLauncher:
 
         The folders are visible even if they are otherwise hidden: sessions load skills and plugins from them.
         """
-        ground = self.sandbox.ground
-        if ground is None:
+        sandbox_paths = self.sandbox.paths
+        if sandbox_paths is None:
             return self
         loaded = tuple(dict.fromkeys(map(os.path.realpath, folders)))
-        ground = replace(
-            ground, own_readable=(*ground.own_readable, *map(str, folders)), loaded=(*ground.loaded, *loaded)
+        sandbox_paths = replace(
+            sandbox_paths,
+            own_readable=(*sandbox_paths.own_readable, *map(str, folders)),
+            loaded=(*sandbox_paths.loaded, *loaded),
         )
-        return replace(self, sandbox=replace(self.sandbox, ground=ground))
+        return replace(self, sandbox=replace(self.sandbox, paths=sandbox_paths))
 
     @property
     def boot(self) -> str:
@@ -125,7 +127,7 @@ class ShellLauncher:
     @property
     def _records(self) -> str:
         """Return the folder in which commands record the paths that they guard; empty: they guard none."""
-        return self.sandbox.ground.locks if self.sandbox.ground and self.sandbox.level else ""
+        return self.sandbox.paths.locks if self.sandbox.paths and self.sandbox.level else ""
 
     async def run(
         self, command: str, folder: Path, *, timeout: float, keep: Path, grants: Sequence[Grant] = ()
@@ -168,10 +170,10 @@ class ShellLauncher:
             return end.process
         finished = await anyio.to_thread.run_sync(_read_back, keep, end.code, end.timed_out)
         report = self.report(keep)
-        ground = self.sandbox.ground
-        if ground is not None and self.sandbox.level and finished.exit_code != 0:
+        sandbox_paths = self.sandbox.paths
+        if sandbox_paths is not None and self.sandbox.level and finished.exit_code != 0:
             refused = tuple(dict.fromkeys(self.ways_out.refused(reach.socket)[before:]))
-            find_cause = partial(explain, finished.output, reach, refused, ground, level=self.sandbox.kind)
+            find_cause = partial(explain, finished.output, reach, refused, sandbox_paths, level=self.sandbox.kind)
             if cause := await anyio.to_thread.run_sync(find_cause):
                 output = f"{finished.output.rstrip(chr(10))}\n{cause}\n"
                 return replace(finished, output=output, report="\n".join(filter(None, (report, cause))))
@@ -311,8 +313,8 @@ class ShellLauncher:
         most = WHOLE if job.streams is None else SAID
         arguments = [*release.child_python(), _CHILD, str(output), str(most), job.mode, str(folder), shell, command]
         if self.sandbox.level or self.sandbox.limits != SandboxLimits():
-            walls = partial(self.sandbox.walls, str(folder), shell, command, grants=grants, reach=reach)
-            arguments += await anyio.to_thread.run_sync(walls)
+            restrictions = partial(self.sandbox.restrictions, str(folder), shell, command, grants=grants, reach=reach)
+            arguments += await anyio.to_thread.run_sync(restrictions)
         self.allow([Path(grant.path) for grant in grants if isinstance(grant, PathGrant) and grant.writes])
         if self._records and (earlier := await anyio.to_thread.run_sync(check_records, self._records)):
             arguments.append(f"note={earlier}")

@@ -16,7 +16,7 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from callboard.adapters.processes.sandbox import walls
+from callboard.adapters.processes.sandbox import walls as isolation
 from callboard.adapters.processes.sandbox.instructions import (
     ALLOW,
     ARCHITECTURE,
@@ -56,7 +56,7 @@ def mark_process() -> None:
         return
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
-        walls.filter_calls(packed(_program()))
+        isolation.apply_call_filter(packed(_program()))
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise

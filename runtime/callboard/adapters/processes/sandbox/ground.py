@@ -31,7 +31,7 @@ CREDENTIALS = (
     *(".python_history", ".node_repl_history", ".psql_history", ".mysql_history"),
 )
 """Credentials beneath a home. Hidden even if other parts of a home are visible."""
-OF_THE_MACHINE = (
+ROOT_ONLY_FILES = (
     "/etc/shadow",
     "/etc/gshadow",
     "/etc/sudoers",
@@ -41,9 +41,9 @@ OF_THE_MACHINE = (
 )
 """Files that only root can read; hidden in case the runtime runs as root."""
 _TEMPORARY = ("/tmp", "/var/tmp")
-CROWDED = (*_TEMPORARY, "/run", "/dev", "/proc")
+SHARED_FOLDERS = (*_TEMPORARY, "/run", "/dev", "/proc")
 """Folders that all programs of the machine share. A command gets private ones, or a part of them."""
-CROWDED_ON_MACOS = (
+SHARED_FOLDERS_ON_MACOS = (
     "/private/tmp",
     "/private/var/tmp",
     "/private/var/folders",
@@ -56,7 +56,7 @@ _CREDENTIALS_ON_MACOS = (
     *("Library/Application Support/Google/Chrome", "Library/Application Support/Firefox"),
     *("Library/Application Support/Code", "Library/Application Support/com.apple.TCC"),
 )
-_OF_MACOS = (
+_ROOT_ONLY_ON_MACOS = (
     "/private/etc/master.passwd",
     "/private/etc/sudoers",
     "/private/etc/sudoers.d",
@@ -112,7 +112,7 @@ class SandboxPaths:
         return (self.workspace, *self.own, *self.loaded)
 
 
-def find_ground(
+def find_sandbox_paths(
     workspace: Path,
     environment: Mapping[str, str],
     *,
@@ -121,7 +121,7 @@ def find_ground(
     scratch: Path | None = None,
     locks: Path | None = None,
 ) -> SandboxPaths:
-    """Find the ground for commands of this workspace. See `SandboxPaths` for the folders."""
+    """Find the paths for commands of this workspace. See `SandboxPaths` for the folders."""
     root = os.path.realpath(workspace)
     home = os.path.realpath(environment.get("HOME") or Path.home())
     homes = tuple(_homes(home))
@@ -149,7 +149,7 @@ def credentials_of(home: str) -> Iterator[str]:
 
 def secrets_of_machine() -> tuple[str, ...]:
     """Return the files that only root can read; hidden in case the runtime runs as root."""
-    return (*OF_THE_MACHINE, *_OF_MACOS) if sys.platform == "darwin" else OF_THE_MACHINE
+    return (*ROOT_ONLY_FILES, *_ROOT_ONLY_ON_MACOS) if sys.platform == "darwin" else ROOT_ONLY_FILES
 
 
 def spelled(path: str) -> str:
@@ -242,9 +242,9 @@ def find_repository(checkout: str) -> CheckoutFolders | None:
         kind = os.lstat(marker).st_mode
         if stat.S_ISDIR(kind):  # an empty folder exists while another command runs (`levels.py`)
             return CheckoutFolders(marker, marker) if os.path.lexists(f"{marker}/HEAD") else None
-        own = os.path.realpath(os.path.join(checkout, _named(marker).removeprefix("gitdir:").strip()))
+        own = os.path.realpath(os.path.join(checkout, _text_of(marker).removeprefix("gitdir:").strip()))
         common = (
-            os.path.realpath(os.path.join(own, _named(f"{own}/commondir")))
+            os.path.realpath(os.path.join(own, _text_of(f"{own}/commondir")))
             if os.path.isfile(f"{own}/commondir")
             else own
         )
@@ -253,28 +253,28 @@ def find_repository(checkout: str) -> CheckoutFolders | None:
     return CheckoutFolders(own, common) if os.path.isdir(own) and os.path.isdir(common) else None
 
 
-def _named(path: str) -> str:
+def _text_of(path: str) -> str:
     return read_regular(path, 4096).decode("utf-8", errors="replace").strip()
 
 
-def repository_of_worktree(folder: str, ground: SandboxPaths) -> CheckoutFolders | None:
+def repository_of_worktree(folder: str, sandbox_paths: SandboxPaths) -> CheckoutFolders | None:
     """Return the git folders of a worktree of this workspace; None for any other folder.
 
     A command may have changed the files in the worktree, so only the repository's own data about it counts.
     """
-    if ground.repository is None or (repository := find_repository(folder)) is None:
+    if sandbox_paths.repository is None or (repository := find_repository(folder)) is None:
         return None
-    trees = f"{ground.repository.common}/worktrees"
-    if os.path.dirname(repository.own) != trees or repository.common != ground.repository.common:
+    trees = f"{sandbox_paths.repository.common}/worktrees"
+    if os.path.dirname(repository.own) != trees or repository.common != sandbox_paths.repository.common:
         return None
     try:
-        back = os.path.realpath(_named(f"{repository.own}/gitdir"))
+        back = os.path.realpath(_text_of(f"{repository.own}/gitdir"))
     except OSError:
         return None
     return repository if back == os.path.realpath(f"{folder}/.git") else None
 
 
-def services() -> list[str]:
+def listening_sockets() -> list[str]:
     """Return file sockets on which a process of this machine listens and that a command could reach.
 
     Links are resolved.

@@ -17,7 +17,7 @@ import sys
 import threading
 
 
-def carry(source: socket.socket, sink: socket.socket) -> None:
+def copy_stream(source: socket.socket, sink: socket.socket) -> None:
     """Copy all data until its end."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
@@ -47,9 +47,9 @@ def connect(inner: socket.socket, path: str, port: int) -> None:
                 return
         except OSError:
             return  # the proxy outside has ended
-        back = threading.Thread(target=carry, args=(outer, inner), daemon=True)
+        back = threading.Thread(target=copy_stream, args=(outer, inner), daemon=True)
         back.start()
-        carry(inner, outer)
+        copy_stream(inner, outer)
         back.join()
 
 

@@ -23,9 +23,9 @@ HOLD = 4
 FILTER = 5
 """Descriptors inside. `STATUS`: Callboard's process reports the end of the command. `HOLD`: the process stays while
 it is open. `FILTER`: bubblewrap reads the filter."""
-COVERED = "@covered"
+COVERS_PLACEHOLDER = "@covered"
 """Placeholder for the covers in the arguments of bubblewrap."""
-EVERYONE = 2
+RUNTIME_PROCESSES = 2
 """Number of processes in a namespace without processes of the command: the first one and Callboard's own."""
 
 
@@ -37,7 +37,7 @@ def fill_covers(arguments: list[str], cover: list[str], late: list[str]) -> list
     # bubblewrap fails if the file to cover is missing.
     covers = [word for path in cover if os.path.exists(path) for word in ("--ro-bind", "/dev/null", path)]
     covers += [word for path in late for word in ("--ro-bind-try", path, path)]
-    place = arguments.index(COVERED)
+    place = arguments.index(COVERS_PLACEHOLDER)
     return [*arguments[:place], *covers, *arguments[place + 1 :]]
 
 
@@ -75,19 +75,19 @@ class InnerPipes:
                 watch.poll.unregister(status)
             if len(fields) > 1:
                 watch.code = int(fields[-2])
-                watch.left_behind = int(fields[-1]) - EVERYONE
+                watch.left_behind = int(fields[-1]) - RUNTIME_PROCESSES
 
         watch.handlers[self.status] = read_status
         watch.inside = True
         watch.begun = False
 
 
-def inhabitants(watch: Watch) -> list[int]:
+def command_processes(watch: Watch) -> list[int]:
     """Return the command and its processes: all descendants except the three processes around them."""
-    return [pid for pid in descendants() if pid != watch.shell and _number_inside(pid) > EVERYONE]
+    return [pid for pid in descendants() if pid != watch.shell and _number_inside(pid) > RUNTIME_PROCESSES]
 
 
-def until_alone(watch: Watch, seconds: float) -> int:
+def wait_until_ended(watch: Watch, seconds: float) -> int:
     """Wait until the command has left no process, for at most this time. Return the number of remaining processes."""
     end = time.monotonic() + seconds
     ended: dict[int, int] = {}
@@ -97,7 +97,7 @@ def until_alone(watch: Watch, seconds: float) -> int:
         del ended[descriptor], watch.handlers[descriptor]
         os.close(descriptor)
 
-    while living := inhabitants(watch) or inhabitants(watch):  # the second look finds new orphans
+    while living := command_processes(watch) or command_processes(watch):  # the second look finds new orphans
         for pid in set(living) - set(ended.values()):
             descriptor = _pid_opened(pid)
             if descriptor is not None:
@@ -133,13 +133,13 @@ def _number_inside(pid: int) -> int:
 def end_all(watch: Watch, grace: float) -> None:
     """Send TERM to the command and its processes, then wait for the grace time."""
     for number in (signal.SIGTERM, signal.SIGCONT):
-        for pid in inhabitants(watch):
+        for pid in command_processes(watch):
             _signal(pid, number)
-    until_alone(watch, grace)
+    wait_until_ended(watch, grace)
     _read_code(watch)
 
 
-def release(watch: Watch) -> None:
+def end_namespace(watch: Watch) -> None:
     """End the process outside, so that the kernel ends all processes inside, and wait for that."""
     for _ in range(10):
         if not watch.ended:
@@ -162,9 +162,9 @@ def _signal(pid: int, number: int) -> None:
         return  # it has just ended
 
 
-def linger(watch: Watch, seconds: float) -> int:
+def wait_for_stragglers(watch: Watch, seconds: float) -> int:
     """Give the remaining processes of a command that ended by itself time to end too.
 
     Return the number of those that remain.
     """
-    return until_alone(watch, seconds) if watch.left_behind > 0 else 0
+    return wait_until_ended(watch, seconds) if watch.left_behind > 0 else 0

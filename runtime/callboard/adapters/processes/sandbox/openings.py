@@ -30,7 +30,7 @@ class Openings:
     is known to do only the approved act."""
 
 
-def openings(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence[str]) -> Openings:
+def find_openings(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence[str]) -> Openings:
     """Return the paths that these grants open. `closed`: folders that open only by their files. Reads the disk."""
     read = dict[str, None]()
     write = dict[str, None]()
@@ -48,7 +48,7 @@ def openings(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence
     return Openings(tuple(read), tuple(write), tuple(named))
 
 
-def missing(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence[str]) -> Iterator[str]:
+def missing_files(grants: Iterable[PathGrant], homes: Sequence[str], closed: Sequence[str]) -> Iterator[str]:
     """Yield the missing files that must be writable and whose folder does not open."""
     for grant in grants:
         if grant.access == "write" and not os.path.lexists(grant.path) and _folder_of(grant, homes, closed) is None:

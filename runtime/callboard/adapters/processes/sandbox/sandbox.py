@@ -17,19 +17,19 @@ from dataclasses import field
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.ground import CROWDED, SandboxPaths
+from callboard.adapters.processes.sandbox.ground import SHARED_FOLDERS, SandboxPaths
 from callboard.adapters.processes.sandbox.levels import (
-    KEEPER,
+    INNER_SHELL,
     TEMPORARY,
     InnerProcess,
     SandboxLimits,
-    bubblewrap_walls,
-    find_spot,
-    landlock_walls,
+    bubblewrap_restrictions,
+    find_command_folder,
+    landlock_restrictions,
     seatbelt_rules,
 )
 from callboard.adapters.processes.sandbox.machine import Machine
-from callboard.adapters.processes.sandbox.openings import Placeholder, make_placeholders, missing, openings
+from callboard.adapters.processes.sandbox.openings import Placeholder, find_openings, make_placeholders, missing_files
 from callboard.adapters.processes.sandbox.seatbelt import seatbelt_profile
 from callboard.types.errors import ToolRefused
 from callboard.types.late_pattern import late_pattern
@@ -190,7 +190,7 @@ class Sandbox:
 
     choice: SandboxLevel = field(default_factory=lambda: SandboxLevel(0, True))
     machine: Machine = field(default_factory=Machine)
-    ground: SandboxPaths | None = None
+    paths: SandboxPaths | None = None
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     hosts: tuple[str, ...] = ()
     """Hosts that level 3 allows for every command."""
@@ -245,58 +245,63 @@ class Sandbox:
 
     def placeholders(self, grants: Sequence[Grant], folder: str) -> list[Placeholder]:
         """Create the files that must exist to be opened to a command. Files in its own folder need not exist."""
-        if self.ground is None or not self.level:
+        if self.paths is None or not self.level:
             return []
         real = os.path.realpath(folder)
-        own = self.ground.workspace if is_within(real, self.ground.workspace) else real
+        own = self.paths.workspace if is_within(real, self.paths.workspace) else real
         outside = [grant for grant in _paths(grants) if not is_within(grant.path, own)]
-        return make_placeholders(missing(outside, self.ground.homes, self.ground.closed))
+        return make_placeholders(missing_files(outside, self.paths.homes, self.paths.closed))
 
-    def walls(
+    def restrictions(
         self, folder: str, shell: str, command: str, *, grants: Sequence[Grant] = (), reach: NetworkReach | None = None
     ) -> list[str]:
-        """Return the WALL arguments of `launch_child.py` for one command.
+        """Return the RESTRICTION arguments of `launch_child.py` for one command.
 
         `grants`: approved paths outside of its folder. Reads the disk.
         """
-        ground, reach = self.ground, reach or self.reach(grants)
-        limits = [*self.limits.walls()]
+        sandbox_paths, reach = self.paths, reach or self.reach(grants)
+        limits = [*self.limits.restrictions()]
         if self.limits.processes and self.machine.group:
             limits.append(f"group={self.machine.group}:{self.limits.processes}")
         elif self.limits.processes and (self.level < 2 or self.machine.seatbelt):
             limits.append(f"limit=NPROC:{self.limits.processes}")
-        if ground is None or not self.level:
+        if sandbox_paths is None or not self.level:
             return limits
-        for made in (ground.scratch, ground.locks):
+        for made in (sandbox_paths.scratch, sandbox_paths.locks):
             if made:
                 Path(made).mkdir(mode=0o700, parents=True, exist_ok=True)
-        opened = openings(_paths(grants), ground.homes, ground.closed)
-        spot = find_spot(ground, folder, opened)
+        opened = find_openings(_paths(grants), sandbox_paths.homes, sandbox_paths.closed)
+        command_folder = find_command_folder(sandbox_paths, folder, opened)
         if self.machine.seatbelt:
             proxied = (_port_of(reach.socket),) if reach.socket else ()
             ports = (*map(int, reach.ports), *proxied)
-            rules = seatbelt_rules(ground, spot, network=reach.open, ports=ports)
+            rules = seatbelt_rules(sandbox_paths, command_folder, network=reach.open, ports=ports)
             try:
                 profile = seatbelt_profile(rules)
             except ValueError as wrong:
                 raise ToolRefused(f"bash: the command was not run: {wrong}") from wrong
             return [*limits, f"seatbelt={self.machine.seatbelt}", f"profile={profile}"]
         if self.level == 1:
-            return [*limits, *landlock_walls(ground, spot, self.machine.abi, network=reach.open)]
+            return [
+                *limits,
+                *landlock_restrictions(sandbox_paths, command_folder, self.machine.abi, network=reach.open),
+            ]
         inside = _inside(shell, reach)
-        walls, arguments = bubblewrap_walls(ground, spot, self.machine.bwrap, inside, network=reach.open)
+        restrictions, arguments = bubblewrap_restrictions(
+            sandbox_paths, command_folder, self.machine.bwrap, inside, network=reach.open
+        )
         most = str(self.limits.processes or "unlimited")
         arguments += ["--chdir", folder, "--", *inside.program, shell, command, most]
-        return [*limits, *walls, *(f"bwrap={word}" for word in arguments)]
+        return [*limits, *restrictions, *(f"bwrap={word}" for word in arguments)]
 
     def environment(self, environment: Mapping[str, str], reach: NetworkReach | None = None) -> dict[str, str]:
         """Return the environment of a command, with the sandbox's changes."""
-        if self.ground is None or not self.level:
+        if self.paths is None or not self.level:
             return dict(environment)
         proxied = _proxied(reach.socket) if reach and reach.socket else dict[str, str]()
         if self.level >= 2 and not self.machine.seatbelt:
             return {**environment, **proxied, "TMPDIR": TEMPORARY}
-        temporary = self.ground.scratch or TEMPORARY
+        temporary = self.paths.scratch or TEMPORARY
         return {**self._caches(environment, temporary), **environment, **proxied, "TMPDIR": temporary}
 
     def _caches(self, environment: Mapping[str, str], temporary: str) -> dict[str, str]:
@@ -305,7 +310,7 @@ class Sandbox:
         npm ends if it cannot write `~/.npm`. Other programs (pip, uv) go on without a cache, and may still read it.
         """
         npm = os.path.realpath(Path(environment.get("HOME") or "/", ".npm"))
-        writable = self.ground is not None and any(is_within(npm, folder) for folder in self.ground.writable)
+        writable = self.paths is not None and any(is_within(npm, folder) for folder in self.paths.writable)
         return {} if writable else {"npm_config_cache": f"{temporary}/npm"}
 
 
@@ -316,18 +321,20 @@ def _paths(grants: Sequence[Grant]) -> list[PathGrant]:
 def _inside(shell: str, reach: NetworkReach) -> InnerProcess:
     """Return the process that starts the command inside: Python if it has to forward connections, else a shell."""
     if not reach.socket:
-        return InnerProcess((shell, "--noprofile", "--norc", "-c", KEEPER, "keeper"))
+        return InnerProcess((shell, "--noprofile", "--norc", "-c", INNER_SHELL, "keeper"))
     python = os.path.realpath(sys.executable)
     program = (python, "-I", "-S", "-c", _text_inside(), SOCKET, str(PORT), ",".join(reach.ports))
     return InnerProcess(program, ((reach.socket, SOCKET),), (sys.base_prefix,))
 
 
-def explain(output: str, reach: NetworkReach, refused: Sequence[str], ground: SandboxPaths, *, level: int = 2) -> str:
+def explain(
+    output: str, reach: NetworkReach, refused: Sequence[str], sandbox_paths: SandboxPaths, *, level: int = 2
+) -> str:
     """Return how the sandbox may have caused a command's failure; empty if it did not.
 
     `refused`: hosts that its proxy refused. Reads the disk.
     """
-    return "\n".join((*_network(output, reach, refused), *_files(output, ground, level)))
+    return "\n".join((*_network(output, reach, refused), *_files(output, sandbox_paths, level)))
 
 
 def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterator[str]:
@@ -346,10 +353,10 @@ def _network(output: str, reach: NetworkReach, refused: Sequence[str]) -> Iterat
         )
 
 
-def _files(output: str, ground: SandboxPaths, level: int) -> Iterator[str]:
+def _files(output: str, sandbox_paths: SandboxPaths, level: int) -> Iterator[str]:
     # Landlock answers "permission denied", Seatbelt "operation not permitted", bubblewrap's mounts "read-only file
     # system".
-    if _READ_ONLY.search(output) or (level == 1 and _REFUSED.search(output) and _names_outside(output, ground)):
+    if _READ_ONLY.search(output) or (level == 1 and _REFUSED.search(output) and _names_outside(output, sandbox_paths)):
         yield (
             "[In the sandbox only your folder and temporary files can be changed, and in your folder not what other "
             f"programs run or obey. To change another file, name its path in the command; {_ASK}. A person may also "
@@ -357,34 +364,36 @@ def _files(output: str, ground: SandboxPaths, level: int) -> Iterator[str]:
         )
     lines = [line for line in output[-20_000:].splitlines() if _MISSING.search(line)]
     paths = dict.fromkeys(path.rstrip(".") for line in lines[-50:] for path in _PATH.findall(line))
-    if hidden := [path for path in paths if _is_hidden(path, ground)][:5]:
+    if hidden := [path for path in paths if _is_hidden(path, sandbox_paths)][:5]:
         yield (
             f"[The sandbox hides {', '.join(hidden)}. To use it, name its path in the command; {_ASK}. A person may "
             "also list it under `sandbox.readable`.]"
         )
 
 
-def _names_outside(output: str, ground: SandboxPaths) -> bool:
+def _names_outside(output: str, sandbox_paths: SandboxPaths) -> bool:
     """Return True if the output names an absolute path that commands cannot write."""
-    writable = [folder for folder in (ground.workspace, ground.scratch, *ground.writable) if folder]
+    writable = [
+        folder for folder in (sandbox_paths.workspace, sandbox_paths.scratch, *sandbox_paths.writable) if folder
+    ]
     paths = {path.rstrip(".") for path in _PATH.findall(output[-20_000:])}
     return any(not any(is_within(os.path.realpath(path), folder) for folder in writable) for path in paths)
 
 
-def _is_hidden(path: str, ground: SandboxPaths) -> bool:
+def _is_hidden(path: str, sandbox_paths: SandboxPaths) -> bool:
     """Return True if a path exists on this machine and is hidden from commands."""
     real = os.path.realpath(path)
     visible = (
-        ground.workspace,
-        ground.scratch,
-        *ground.tools,
-        *ground.readable,
-        *ground.writable,
-        *ground.own_readable,
+        sandbox_paths.workspace,
+        sandbox_paths.scratch,
+        *sandbox_paths.tools,
+        *sandbox_paths.readable,
+        *sandbox_paths.writable,
+        *sandbox_paths.own_readable,
     )
     if any(folder and is_within(real, folder) for folder in visible) or any(
-        is_within(real, folder) for folder in ground.own
+        is_within(real, folder) for folder in sandbox_paths.own
     ):
         return False
-    hidden = (*ground.hidden, *ground.homes, *CROWDED[:3])
+    hidden = (*sandbox_paths.hidden, *sandbox_paths.homes, *SHARED_FOLDERS[:3])
     return any(real != folder and is_within(real, folder) for folder in hidden) and os.path.exists(real)  # noqa: PTH110 - a resolved text, compared with many others

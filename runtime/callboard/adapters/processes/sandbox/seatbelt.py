@@ -52,7 +52,7 @@ class SeatbeltRules:
 
     read: tuple[SeatbeltArea, ...] = ()
     write: tuple[SeatbeltArea, ...] = ()
-    kept: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
     """Files and folders that stay unchanged with everything beneath them, wherever they are."""
     pinned: tuple[str, ...] = ()
     """Folders that stay where they are. Their content can change."""
@@ -95,9 +95,9 @@ def _files(rules: SeatbeltRules) -> Iterator[str]:
     if above:
         yield _rule("allow file-read-metadata", [f"(literal {quote(path)})" for path in above])
     closed = [
-        *(f"(subpath {quote(path)})" for path in rules.kept),
+        *(f"(subpath {quote(path)})" for path in rules.read_only),
         # The disk would find a kept file by other letters too, should it be replaced meanwhile.
-        *(_in_any_case(*pair) for path in rules.kept if _PLAIN.fullmatch((pair := os.path.split(path))[1])),
+        *(_in_any_case(*pair) for path in rules.read_only if _PLAIN.fullmatch((pair := os.path.split(path))[1])),
         *(f"(literal {quote(path)})" for path in rules.pinned),
         *(_in_any_case(base, name) for base, name in rules.absent),
     ]

@@ -78,7 +78,7 @@ def unprivileged() -> Generator[None]:
         libc.capset(header, before)
 
 
-def landlock(abi: int, read: list[str], write: list[str], connect: bool) -> None:
+def apply_landlock(abi: int, read: list[str], write: list[str], connect: bool) -> None:
     """Restrict this process: it can read and run only `read`, change only `write`, and paths beneath them.
 
     `write` can also be read and run.
@@ -119,7 +119,7 @@ def _grant(libc: ctypes.CDLL, ruleset: int, path: str, granted: int) -> None:
         raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")
 
 
-def filter_calls(program: bytes) -> None:
+def apply_call_filter(program: bytes) -> None:
     """Apply a system call filter (an array of `struct sock_filter`)."""
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(program, len(program))
@@ -128,20 +128,20 @@ def filter_calls(program: bytes) -> None:
         raise OSError(ctypes.get_errno(), "the system call filter could not be put in force")
 
 
-def limit(limits: list[str]) -> None:
+def apply_limits(limits: list[str]) -> None:
     """Apply resource limits (`NAME:VALUE`), never above the present ones."""
     for entry in limits:
         name, _, text = entry.partition(":")
         kind = getattr(resource, f"RLIMIT_{name}")
         most = int(text)
         if name == "NPROC":  # the limit counts all threads of the user, so the running ones are added
-            most += _running()
+            most += _running_threads()
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
 
 
-def _running() -> int:
+def _running_threads() -> int:
     """Return the number of running threads; on a system other than Linux, of processes, which it counts instead."""
     if not sys.platform.startswith("linux"):
         return len(rows())
