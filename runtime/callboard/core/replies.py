@@ -22,6 +22,10 @@ class ReplyText:
     seam: str | None = None
     """Separator between the text and the reply that continues it; None: the text is whole."""
 
+    def broken_off(self) -> ReplyText:
+        """Return the text for a next reply that does not continue it, but begins a paragraph of its own."""
+        return self if self.seam is None else ReplyText(self.text, "\n\n")
+
     def after(self, blocks: Sequence[Json], stop_reason: str, trimmed: str = "") -> ReplyText:
         """Return the text with one more reply. `trimmed`: whitespace that was cut from its end."""
         new = "\n".join([str(block.get("text", "")) for block in blocks if block.get("type") == "text"])

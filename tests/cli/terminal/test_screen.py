@@ -183,6 +183,17 @@ def test_the_advice_on_a_used_up_budget_names_what_set_it(by_option: bool) -> No
     assert ("settings.yaml" in line) == (not by_option)
 
 
+def test_a_last_reply_after_a_cut_one_is_shown_once() -> None:
+    shown = ScreenOutput(result_apart=False)
+    shown.on("lead", reply_with("A part").model_copy(update={"stop_reason": "max_tokens"}))
+    limits: dict[str, Any] = {"budget": "session", "kind": "tokens", "limit": 9, "spent": 8, "wanted": 7}
+    shown.on("lead", ev.BudgetReached(at=0, **limits, winds_down=True))
+    shown.on("lead", reply_with("The last words."))
+    before = len(shown.lines)
+    shown.on("lead", turn_end("A part\n\nThe last words."))
+    assert not any("words" in line for line in shown.lines[before:])
+
+
 DONE = ev.ToolFinished(at=0, call="call_1", content=({"type": "text", "text": "built"},))
 
 

@@ -89,6 +89,15 @@ async def test_a_last_reply_that_is_cut_is_named_in_the_reason(stop_reason: str,
         assert turns.last_why.endswith("; the last reply was cut off") == is_cut
 
 
+async def test_the_last_reply_does_not_continue_a_cut_one_in_its_line() -> None:
+    model = ScriptedModel({"lead": [all_of_it(say("A part", "max_tokens")), say("The last words."), say("never")]})
+    async with team_world(model, budget=Budget(tokens=5_000)).session() as team:
+        await team.prompt("go")
+        await team.quiet()
+        turns = team.state("lead").turns
+        assert (turns.last_reason, turns.last_text) == ("limit", "A part\n\nThe last words.")
+
+
 async def test_the_next_turn_of_who_has_used_up_a_budget_makes_no_call_and_says_so() -> None:
     """Though what was kept for the last call, and not used, would do for another one."""
     model = ScriptedModel({"lead": [all_of_it(use(LOOK)), say("that was all"), say("never")]})

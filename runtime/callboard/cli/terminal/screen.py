@@ -65,7 +65,8 @@ _ADAPTED = frozenset(
 """Events whose view depends on what the screen shows besides them."""
 _LEARNED = frozenset(
     {
-        *(AgentStopped, AnswerTaken, ApprovalNeeded, CallJudged, EnvelopeReceived, GateSet, ModelReplied, StopAsked),
+        *(AgentStopped, AnswerTaken, ApprovalNeeded, BudgetReached, CallJudged, EnvelopeReceived, GateSet),
+        *(ModelReplied, StopAsked),
         *(ToolFinished, ToolStarted),
     }
 )
@@ -280,6 +281,8 @@ class Screen:
                 speech = self._said.get(agent, ReplyText())
                 speech = ReplyText() if speech.seam is None else speech
                 self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
+            case BudgetReached(winds_down=True):
+                self._said[agent] = self._said.get(agent, ReplyText()).broken_off()
             case ToolStarted() | ToolFinished() | CallJudged():
                 session = self._known if event.call not in calls else None
                 earlier_call = None if session is None else session.call(agent, event.call)

@@ -239,13 +239,12 @@ def _budget_reached(state: AgentState, e: ev.BudgetReached) -> AgentState:
     if state.turn is None or e.kind in ("agents", "depth"):
         return state  # a new agent was refused: its caller gets the refusal and continues
     reason = used_up(e.budget, e.kind, limit=e.limit, spent=e.spent, needed=e.wanted)
-    state = replace(
-        state,
-        turn=replace(state.turn, winding_down=reason, winding_limit=BUDGET_LIMITS[e.kind], last_call=e.winds_down),
-    )
+    turn = replace(state.turn, winding_down=reason, winding_limit=BUDGET_LIMITS[e.kind], last_call=e.winds_down)
     if not e.winds_down:
-        return state
-    state = replace(state, budget=replace(state.budget, wound_down=used_up_key(e.budget, e.kind, e.limit)))
+        return replace(state, turn=turn)
+    turn = replace(turn, said=turn.said.broken_off())  # the last reply reports, and continues nothing
+    budget = replace(state.budget, wound_down=used_up_key(e.budget, e.kind, e.limit))
+    state = replace(state, turn=turn, budget=budget)
     return queue(state, Injection(kind="system-reminder", text=last_call_prompt(reason), key="budget"))
 
 
