@@ -75,6 +75,8 @@ class Edit(Value):
     messages: tuple[Restored, ...] = ()
 
 
+ESSENTIAL = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+"""Kinds of blocks of a reply that no edit replaces alone: its own words, and what the service requires unchanged."""
 FROM_THE_START = 0
 """`SummaryWanted.message` of a summary that also replaces earlier summaries."""
 

@@ -19,7 +19,7 @@ from callboard.core.agent.decide import decide
 from callboard.core.context.view.messages import make_block, make_message
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.fallback import ModelDemand, next_model
-from callboard.core.recovery.refused_blocks import refused_media
+from callboard.core.recovery.refused_blocks import refused_block
 from callboard.core.recovery.retry_policy import RecoveryState, back_off, recover
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec, ModelLimits
@@ -68,7 +68,7 @@ def leaves_out_an_image() -> bool:
     fault = failed("invalid", message="messages.0.content.0.image.source.url: no such file")
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     message = make_message(7, "user", (make_block(image, "person", 0.0),), "turn")
-    edit = refused_media(fault.fault, [message])
+    edit = refused_block(fault.fault, [message], "one")
     done = rec.on_left_out(rec.on_failed(RecoveryState(), fault))
     return edit is not None and (edit.message, edit.block) == (7, 0) and (done.failure, done.attempts) == (None, 0)
 

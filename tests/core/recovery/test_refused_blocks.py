@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.recovery.failures import NOW, failed, spec
 
-from callboard.core.context.view.messages import make_block, make_message
-from callboard.core.recovery.refused_blocks import refused_media
+from callboard.core.context.view.conversation import Conversation, edited
+from callboard.core.context.view.messages import Messages, make_block, make_message
+from callboard.core.recovery.refused_blocks import refused_block
 from callboard.core.recovery.retry_policy import RecoveryState, recover, without_advice
 from callboard.types.messages import ViewMessage
 from callboard.types.records import Fault, Json
@@ -38,11 +39,30 @@ VIEW = [user(1, TEXT, IMAGE, DOCUMENT), REPLY, user(3, SHOWN, TEXT), user(4, PLA
     ],
 )
 def test_the_named_image_or_document_is_left_out(place: str, target: tuple[int, int], text: str) -> None:
-    edit = refused_media(Fault(kind="invalid", message=f"{place}: it is gone", status=400), VIEW)
+    edit = refused_block(Fault(kind="invalid", message=f"{place}: it is gone", status=400), VIEW, "one")
     assert edit is not None
     assert (edit.message, edit.block) == target
     assert edit.text.startswith(text)
     assert edit.text.endswith(f"{place}: it is gone]")
+
+
+NEW: Json = {"type": "new_kind", "id": "n_1"}
+THOUGHT: Json = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    ("reader", "number", "block"), [("one", 1, 1), ("two", 0, 1), ("one", 0, None), ("two", 1, None)]
+)
+def test_a_named_block_of_an_unknown_kind_in_a_reply_is_left_out(reader: str, number: int, block: int | None) -> None:
+    made = tuple(make_block(data, "assistant", 0.0, by="one") for data in (THOUGHT, NEW, CALL))
+    conv = Conversation(messages=Messages.of([make_message(1, "assistant", made, "turn")]))
+    fault = Fault(kind="invalid", message=f"messages.0.content.{number}: unknown kind", status=400)
+    edit = refused_block(fault, conv.messages, reader)
+    assert (edit.block if edit else None) == block
+    if edit:
+        (message,) = edited(conv, [edit]).messages
+        assert [part.data["type"] for part in message.blocks] == ["thinking", "text", "tool_use"]
+        assert "[Block of kind new_kind left out: the service refused it: messages.0" in str(message.blocks[1].data)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +79,13 @@ def test_the_named_image_or_document_is_left_out(place: str, target: tuple[int, 
     ],
 )
 def test_no_text_call_or_result_without_an_image_is_left_out(place: str) -> None:
-    assert refused_media(Fault(kind="invalid", message=f"{place}: it is wrong", status=400), VIEW) is None
+    assert refused_block(Fault(kind="invalid", message=f"{place}: it is wrong", status=400), VIEW, "one") is None
 
 
 def test_only_an_invalid_request_is_changed() -> None:
-    assert refused_media(Fault(kind="server", message="messages.0.content.1: it is gone", status=500), VIEW) is None
+    assert (
+        refused_block(Fault(kind="server", message="messages.0.content.1: it is gone", status=500), VIEW, "one") is None
+    )
 
 
 def test_a_refused_message_is_not_worth_another_try() -> None:

@@ -137,9 +137,10 @@ async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their
         cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=JumpingClock(), spec={"model": "one"}
     )
     try:
-        for resume in (False, True):
-            async with world.session(resume=resume) as team:
-                await team.prompt("go")
+        for session in (1, 2):
+            async with world.session(resume=session == 2) as team:
+                for _ in range(session):  # the first prompt after a resume is the same one, and arrives once
+                    await team.prompt("go")
                 await team.quiet()
                 state = team.state("lead")
                 assert (state.turns.last_reason, state.turns.last_text) == ("end", "done"), state.turns.last_why
@@ -150,3 +151,40 @@ async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their
     sent = list(bodies(asked, "one"))
     assert all(later.startswith(body) for body, later in pairwise(sent)), "the prefix stands"
     assert sent[-1].count(b'"call_0"') == 2, "the first call and its result"
+    assert len(asked) == 8
+
+
+class Adding(AnthropicModel):
+    """Gateway that adds a block of a kind that the service does not take back."""
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Whole:
+        reply = await super().complete(request, on_delta)
+        return replace(reply, blocks=({"type": "new_kind", "id": "n"}, *reply.blocks))
+
+
+async def test_a_refused_block_of_an_unknown_kind_is_left_out_and_the_turn_goes_on() -> None:
+    asked: list[SimulatedRequest] = []
+
+    def talk(request: SimulatedRequest) -> SimulatedReply:
+        asked.append(request)
+        return SimulatedReply((tool_use("echo", {"text": "x"}),) if len(asked) % 2 else (text("done"),))
+
+    emulator = await serve(Scenario.from_callable(talk, models=MODELS))
+    model = Adding(base_url=emulator.url, api_key="a-rehearsed-key")
+    world = World(
+        cast("ScriptedModel", cast("object", model)), tools(Echo()), clock=JumpingClock(), spec={"model": "one"}
+    )
+    try:
+        for session in (1, 2):
+            async with world.session(resume=session == 2) as team:
+                for _ in range(session):  # the first prompt after a resume is the same one, and arrives once
+                    await team.prompt("go")
+                await team.quiet()
+                state = team.state("lead")
+                assert (state.turns.last_reason, state.turns.last_text) == ("end", "done"), state.turns.last_why
+    finally:
+        await model.aclose()
+        await emulator.aclose()
+    refused = [one for one in await events(world, ev.ContextEdited) if one.stage == "leave_out_refused"]
+    assert len(refused) == 3
+    assert b"Block of kind new_kind left out" in list(bodies(asked, "one"))[-1]

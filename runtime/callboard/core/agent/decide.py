@@ -38,8 +38,8 @@ from callboard.core.call_order import judgeable, runnable, without_operation
 from callboard.core.context.view.conversation import size
 from callboard.core.messaging.authority import is_note, is_user_prompt
 from callboard.core.recovery import retry_policy as rec
-from callboard.core.recovery.fallback import ModelDemand, next_model
-from callboard.core.recovery.refused_blocks import left_out_words, refused_media
+from callboard.core.recovery.fallback import ModelDemand, next_model, reader_of
+from callboard.core.recovery.refused_blocks import left_out_words, refused_block
 from callboard.core.team.unfinished import reminder_due
 from callboard.types import steps as st
 from callboard.types.operations import Operation
@@ -208,8 +208,10 @@ def failure(state: AgentState, facts: Facts) -> st.Step | None:
     if recovery.failure is None or state.turn is None:
         return None
     fault = recovery.failure.fault
-    if fault.kind == "invalid" and (edit := refused_media(fault, state.context.conversation.messages)) is not None:
-        return st.LeaveOut(edit, left_out_words(fault))
+    if fault.kind == "invalid":
+        reader = reader_of(state.me, recovery.failure.model)
+        if (edit := refused_block(fault, state.context.conversation.messages, reader)) is not None:
+            return st.LeaveOut(edit, left_out_words(fault))
     return rec.recover(recovery.failure, recovery, state.me, now=facts.now, demand=_demand(state))
 
 

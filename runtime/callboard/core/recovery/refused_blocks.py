@@ -1,8 +1,11 @@
-"""Images and documents of a conversation that the service refuses. Pure.
+"""Blocks of a conversation that the service refuses: images, documents, and blocks of unknown kinds in replies. Pure.
 
 A refusal such as `messages.4.content.1.image.source.url: Unable to download the file` names a block. The block is part
 of every later request, so the service would refuse each of them. An edit of the view replaces it with a text that says
-why; the history keeps it, and a person can undo the edit. Texts and calls are never replaced.
+why; the history keeps it, and a person can undo the edit. Texts, thinking, and calls are never replaced.
+
+A reply may have blocks of kinds that are unknown here: they are kept as they came. A gateway, or another service after
+a switch, may refuse them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from callboard.types.late_pattern import late_pattern
-from callboard.types.messages import Edit, ViewMessage
+from callboard.types.messages import ESSENTIAL, Edit, ViewMessage
 from callboard.types.records import Fault, Json
 
 LEFT_OUT = "leave_out_refused"
@@ -25,21 +28,30 @@ def names_message(fault: Fault) -> bool:
     return fault.kind == "invalid" and _PLACE.search(fault.message) is not None
 
 
-def refused_media(fault: Fault, messages: Sequence[ViewMessage]) -> Edit | None:
-    """Return the edit that leaves out the image or document that a refusal names; None if it names no such block."""
+def refused_block(fault: Fault, messages: Sequence[ViewMessage], reader: str) -> Edit | None:
+    """Return the edit that leaves out the block that a refusal names; None if that block may not be left out.
+
+    `reader`: the model that the request was for. It gets no thinking of other models, so their blocks do not count.
+    """
     named = _PLACE.search(fault.message) if fault.kind == "invalid" else None
     if named is None or named[2] is None or int(named[1]) >= len(messages):
         return None
     message = messages[int(named[1])]
-    number = int(named[2])
-    if message.role != "user" or number >= len(message.blocks):
+    sent = [place for place, block in enumerate(message.blocks) if block.by in ("", reader)]
+    if int(named[2]) >= len(sent):
         return None
-    parts = _parts(message.blocks[number].data)
-    kind = next((str(part["type"]) for part in parts if part.get("type") in _MEDIA), "")
+    number = sent[int(named[2])]
+    data = message.blocks[number].data
+    if message.role == "assistant":
+        kind = "" if data.get("type") in ESSENTIAL else f"block of kind {data.get('type')}"
+        texts: list[str] = []
+    else:
+        parts = _parts(data)
+        kind = next((str(part["type"]) for part in parts if part.get("type") in _MEDIA), "")
+        texts = [str(part.get("text") or "") for part in parts if part.get("type") == "text"]
     if not kind:
         return None
-    texts = [str(part.get("text") or "") for part in parts if part.get("type") == "text"]
-    note = f"[{kind.capitalize()} left out: the service refused it: {fault.message}]"
+    note = f"[{kind[0].upper()}{kind[1:]} left out: the service refused it: {fault.message}]"
     return Edit(kind="cleared", message=message.id, last=message.id, block=number, text="\n".join([*texts, note]))
 
 

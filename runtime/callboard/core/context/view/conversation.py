@@ -25,7 +25,7 @@ from callboard.core.context.view.messages import (
 from callboard.core.context.view.tokens import estimate_block
 from callboard.core.frozen import replace
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.messages import Edit, Placed, Restored, Source, ViewBlock, ViewMessage
+from callboard.types.messages import ESSENTIAL, Edit, Placed, Restored, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 
 RENDERING = 2
@@ -265,7 +265,7 @@ def _alternating(messages: Iterable[ViewMessage]) -> list[ViewMessage]:
 
 
 def _reread(messages: Messages, edits: Iterable[Edit]) -> Messages:
-    """Replace the text of many results at once. Each changed message is serialised once."""
+    """Replace many results, or blocks of unknown kinds, by texts at once. Each changed message is serialised once."""
     targets: dict[int, list[Edit]] = {}
     for edit in edits:
         targets.setdefault(edit.message, []).append(edit)
@@ -277,7 +277,7 @@ def _rewritten(message: ViewMessage, edits: Sequence[Edit]) -> ViewMessage:
     blocks = list(message.blocks)
     for edit in edits:
         number = -1 if edit.block is None else edit.block
-        if 0 <= number < len(blocks) and message.role == "user":
+        if 0 <= number < len(blocks) and (message.role == "user" or blocks[number].data.get("type") not in ESSENTIAL):
             data = _reading(blocks[number].data, edit)
             old = blocks[number]
             tokens = estimate_block(data)
