@@ -47,7 +47,7 @@ def test_an_observer_gets_the_deltas_that_it_wants_and_another_one_all(wanted: t
         audience.on_delta("lead", delta)
     assert choosing.deltas == [delta for delta in deltas if delta.kind in wanted]
     assert listening.deltas == deltas
-    assert [kind for kind in KINDS if Audience([choosing]).hears(kind)] == [kind for kind in KINDS if kind in wanted]
+    assert [kind for kind in KINDS if Audience([choosing]).wants(kind)] == [kind for kind in KINDS if kind in wanted]
 
 
 def test_an_observer_gets_the_events_that_it_wants_in_their_order() -> None:

@@ -19,7 +19,7 @@ from callboard.adapters.extensions.yaml_edit import with_value, without_value
 from callboard.config.replaced_file import ReplacedFile
 from callboard.config.setting_keys import SettingKey
 from callboard.config.settings import LoadedSettings, check_settings_text, load_settings, user_file
-from callboard.config.trust import Trust, keep, standing
+from callboard.config.trust import Trust, keep, stored_trust
 from callboard.core.memory.secrets import secrets_in
 from callboard.core.trust.claims import WorkspaceClaims, printable
 from callboard.types.errors import SettingsError, UsageError
@@ -38,7 +38,7 @@ def settings_here(workspace: Path, config: Path, *, trust: bool = False) -> tupl
 
     `trust`: as if it were trusted. `config` is the user's own folder. Raises `SettingsError`.
     """
-    now = standing(workspace, config)
+    now = stored_trust(workspace, config)
     loaded = load_settings(
         os.environ, workspace=workspace, trusted=trust or now.trusted, workspace_claims=now.workspace_claims
     )
@@ -174,7 +174,7 @@ class SettingsFile:
 
     def _change(self, change: Callable[[str], tuple[str, Changed]]) -> Changed:
         """Replace the file by its changed text, one process at a time, and return the result of the change."""
-        before = standing(self.workspace, self.config) if self.workspace is not None else None
+        before = stored_trust(self.workspace, self.config) if self.workspace is not None else None
         with self._file.opened(create=True) as folder:
             old, mode = self._file.read(folder)
             text = self._text(old)

@@ -109,7 +109,7 @@ async def decide(
     """
     if flag:
         refuse_inside_tool("Trusting a workspace")
-    trust = replace(await anyio.to_thread.run_sync(standing, workspace, config), texts=texts)
+    trust = replace(await anyio.to_thread.run_sync(stored_trust, workspace, config), texts=texts)
     if gate is not None and trust.damage:
         gate.tell(f"{trust.damage}: none of its decisions applies; `callboard trust` asks again")
     if trust.trusted:
@@ -118,7 +118,7 @@ async def decide(
         return Trust(trust.workspace_claims, "flag", trust.damage)
     if gate is not None and not started_by_tool():
         stored = TrustFile(config).read()
-        if await gate.ask(trust.workspace_claims, changed(trust.workspace_claims, stored)):
+        if await gate.ask(trust.workspace_claims, claim_changes(trust.workspace_claims, stored)):
             await anyio.to_thread.run_sync(keep, trust.workspace_claims, config)
             return Trust(trust.workspace_claims, "answered", trust.damage)
     if gate is not None:
@@ -126,7 +126,7 @@ async def decide(
     return trust
 
 
-def standing(workspace: Path, config: Path) -> Trust:
+def stored_trust(workspace: Path, config: Path) -> Trust:
     """Return the content of the workspace, and whether exactly that content is already trusted.
 
     Asks no one, raises nothing.
@@ -139,7 +139,7 @@ def standing(workspace: Path, config: Path) -> Trust:
     return Trust(workspace_claims, how, stored.damage)
 
 
-def changed(workspace_claims: WorkspaceClaims, stored: TrustRecords) -> ClaimChanges | None:
+def claim_changes(workspace_claims: WorkspaceClaims, stored: TrustRecords) -> ClaimChanges | None:
     """Return the differences from the content that was trusted last; None if none was."""
     before = stored.of(workspace_claims.workspace)
     return changes_since(before[-1], workspace_claims) if before else None

@@ -456,7 +456,7 @@ class AgentRuntime:
         assert operation not in self.operations, f"{operation.key} runs already"
         self.operations[operation] = self.group.create_task(self._run_operation(operation, work))
         if operation.kind not in SENT:
-            self.begun(operation)
+            self.mark_started(operation)
 
     async def _run_operation(self, operation: Operation, work: Callable[[], Awaitable[None]]) -> None:
         wakes = True
@@ -478,7 +478,7 @@ class AgentRuntime:
         task = self.operations[operation]
         return task is not None and task.status is TaskHandle.Status.CANCELLING
 
-    def begun(self, operation: Operation) -> None:
+    def mark_started(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""
         self.since[operation] = OperationStart(self.host.clock.now(), self.host.awake.now())
         self.host.listeners.on_operation(self.name, self.row.incarnation, operation)

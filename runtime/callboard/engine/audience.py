@@ -34,7 +34,7 @@ class Audience:
 
     def on_delta(self, agent: str, delta: Delta) -> None:
         """Deliver a piece of an agent's output, or a line about it."""
-        for handle in self._hearing(delta.kind):
+        for handle in self._handlers_for(delta.kind):
             handle(agent, delta)
 
     def on_mail(self, envelope: Envelope) -> None:
@@ -42,11 +42,11 @@ class Audience:
         for observer, _ in self._listening:
             observer.on_mail(envelope)
 
-    def hears(self, kind: DeltaKind) -> bool:
+    def wants(self, kind: DeltaKind) -> bool:
         """Return True if an observer wants deltas of this kind."""
-        return bool(self._hearing(kind))
+        return bool(self._handlers_for(kind))
 
-    def _hearing(self, kind: DeltaKind) -> tuple[Callable[[str, Delta], None], ...]:
+    def _handlers_for(self, kind: DeltaKind) -> tuple[Callable[[str, Delta], None], ...]:
         handlers = self._of_deltas.get(kind)
         if handlers is None:
             wanting = (each for each, interest in self._listening if interest.deltas is None or kind in interest.deltas)
@@ -56,5 +56,5 @@ class Audience:
 
 def interest_of(observer: Observer) -> Interest:
     """Return what an observer wants: everything, unless it says otherwise."""
-    said: Interest = getattr(observer, "interest", _EVERYTHING)
-    return said
+    interest: Interest = getattr(observer, "interest", _EVERYTHING)
+    return interest

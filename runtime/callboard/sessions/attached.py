@@ -23,7 +23,7 @@ from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.skills import SkillLibrary
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
-from callboard.config.trust import standing
+from callboard.config.trust import stored_trust
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
 from callboard.core.decoding import read_event, read_value
@@ -114,7 +114,7 @@ class AttachedSession(OpenSession):
 
     def _library(self) -> SkillLibrary:
         if self._skills is None:
-            trust = standing(self.workspace, self.places.config)
+            trust = stored_trust(self.workspace, self.places.config)
             trusted = trust.trusted
             workspace_claims = trust.workspace_claims
             files = ExtensionPaths(
@@ -247,7 +247,7 @@ class AttachedSession(OpenSession):
             self._audience.on_mail(event.envelope)
         self._audience.on_event(key[0], record.seq, event)
         if gate is not None:
-            self._show_live(gate.saw(record.seq, event))
+            self._show_live(gate.handle_event(record.seq, event))
         self._changed.notify()
         return state
 

@@ -216,18 +216,18 @@ class Checkpoints:
         """Make a checkpoint of one folder, and push it. `repeated`: also if it was pushed before."""
         try:
             repo = repository_at(self._places.workspace, self._git)
-            at = await self._spot(repo, worktree)
+            at = await self._working_tree(repo, worktree)
             if at is not None:
                 row = await self._commit(repo, at, tree, worktree)
                 await self._push(repo, row, repeated=repeated)
         except (ToolRefused, OSError) as failed:
             self._report(f"no checkpoint of {tree or 'the workspace'} can be made: {failed}")
 
-    async def _spot(self, repo: Repository, worktree: Worktree | None) -> WorkingTree | None:
+    async def _working_tree(self, repo: Repository, worktree: Worktree | None) -> WorkingTree | None:
         keeper = self._runtime.ports.worktrees
         if worktree is None or keeper is None:
             return repo.workspace
-        return await repo.spot(Path(keeper.path(worktree.name)))
+        return await repo.working_tree(Path(keeper.path(worktree.name)))
 
     async def _commit(self, repo: Repository, at: WorkingTree, tree: str, worktree: Worktree | None) -> CheckpointRow:
         session = self._runtime.session

@@ -30,7 +30,7 @@ from callboard.adapters.extensions.skill_uses import SkillUses
 from callboard.adapters.extensions.skills import Skill, SkillChoices, SkillLibrary, load_skills
 from callboard.adapters.system.folder_watch import WatchFactory
 from callboard.config.settings import LoadedSettings
-from callboard.config.trust import Trust, standing
+from callboard.config.trust import Trust, stored_trust
 from callboard.sessions.agent_specs import LiveTypes
 from callboard.sessions.options import ExtensionOptions, LeadOptions
 from callboard.types.agent_spec import AgentSpec
@@ -139,7 +139,7 @@ class Definitions:
     def look_again(self) -> tuple[str, ...]:
         """Read the files again as the workspace is now, and return a line for the person on each change."""
         workspace = self.files.workspace
-        return self.look(None if workspace is None else standing(workspace, self.config))
+        return self.look(None if workspace is None else stored_trust(workspace, self.config))
 
     def _take(self, now: Trust) -> list[str]:
         """Use changed content of the workspace if a person trusted it.

@@ -185,7 +185,7 @@ class SessionHandle:
         """Revoke the answer links to a request, and return their number."""
         return await revoke_links(self._store, self.id, request.id)
 
-    async def moved(self, request: Request) -> str:
+    async def commit_change(self, request: Request) -> str:
         """Return the change since a plan was submitted, such as another checked-out commit. Empty if there is none."""
         folder = str(request.payload.get("folder") or "")
         if request.kind != "plan" or not folder or not request.payload.get("base"):
@@ -482,7 +482,7 @@ class RuleInspector:
         """Return every rule that was created, oldest first."""
         return self._board.rules()
 
-    def standing(self) -> Sequence[SessionRule]:
+    def active_rules(self) -> Sequence[SessionRule]:
         """Return the rules in force."""
         now = self._clock.now()
         return [rule for rule in self._board.rules() if not end_state(rule, now)]
@@ -503,7 +503,7 @@ class RuleInspector:
         except ValueError as error:
             raise UsageError(f"{text} is not a rule: {error}") from error
         now = self._clock.now()
-        for rule in self.standing():
+        for rule in self.active_rules():
             if (rule.rule, rule.effect, rule.agent, rule.expires_at) == (text, effect, "", None):
                 return
         rule = SessionRule(

@@ -23,7 +23,7 @@ from callboard.adapters.system.archive import make_private, transcript_file
 from callboard.adapters.system.clock import SystemClock
 from callboard.config.hooks import hook_notes
 from callboard.config.settings import LoadedSettings, load_settings
-from callboard.config.trust import Trust, TrustPrompt, decide, standing
+from callboard.config.trust import Trust, TrustPrompt, decide, stored_trust
 from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import read_value, version_numbers
 from callboard.core.keys import UUID_PATTERN, agent_key, host_lease, session_key
@@ -387,7 +387,7 @@ async def _decide_again(workspace: WorkspaceOptions, places: WorkspacePaths, row
     """
     digest = row.settings.get("trust")
     if moved and digest:
-        trust = await anyio.to_thread.run_sync(standing, places.workspace, places.config)
+        trust = await anyio.to_thread.run_sync(stored_trust, places.workspace, places.config)
         if trust.workspace_claims.digest == digest:
             return replace(trust, how="kept")
     return await _decide(workspace, places, gate=workspace.gate)

@@ -540,7 +540,7 @@ class Server:
         scope.cancel()
 
     def _report_fire(self, entry: ServedSession, fire: Fire) -> None:
-        if fire.outcome not in _OPEN and fire.ended_at is None:
+        if fire.outcome not in _UNFINISHED and fire.ended_at is None:
             return  # it is being stopped: the row of its end follows, with its time and cost
         details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
         suffix = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""

@@ -141,7 +141,7 @@ def _damage_line(kind: str, places: Sequence[str], report: str) -> str:
 
 
 @contextmanager
-def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
+def waiting_without_limit(store: Store, tell: Callable[[str], None]) -> Generator[None]:
     """Let writes wait for a full disk or a stopped process until the block ends.
 
     `tell` is called in this event loop with the obstacle.
@@ -150,7 +150,7 @@ def lasting(store: Store, tell: Callable[[str], None]) -> Generator[None]:
         yield
         return
     soon = soon_here()
-    with store.patience.lasting(lambda message: run_soon(soon, tell, message)):
+    with store.patience.waiting_without_limit(lambda message: run_soon(soon, tell, message)):
         yield
 
 
@@ -183,11 +183,11 @@ async def reachable(store: Store) -> None:
 
 
 async def keep_patience(store: Store, tell: Callable[[str], None]) -> None:
-    """Let writes wait, like `lasting`, until cancelled.
+    """Let writes wait, like `waiting_without_limit`, until cancelled.
 
     Then waiting writes end at once, so that their agents can leave.
     """
-    with lasting(store, tell):
+    with waiting_without_limit(store, tell):
         await anyio.sleep_forever()
 
 

@@ -294,10 +294,10 @@ class SessionClone:
             if row.kept_by:
                 await keeper.keep(row.tree, WorktreeActor(row.kept_by, self.session))
         folder, _ = await keeper.open(row.tree)
-        spot = await repo.spot(folder)
-        if spot is None:
+        working_tree = await repo.working_tree(folder)
+        if working_tree is None:
             raise ToolRefused(f"git knows no worktree in {folder}")
-        await bring_to(repo, spot, commit, session=self.session, tree=row.tree)
+        await bring_to(repo, working_tree, commit, session=self.session, tree=row.tree)
 
 
 async def _newest_checkpoint(repo: Repository, row: CheckpointRow) -> str:

@@ -354,14 +354,14 @@ class _LiveSection:
         self._text = text
         self._progress = CallProgress(position)
         for seq, event in events:
-            self.saw(seq, event)
+            self.handle_event(seq, event)
         self._seen = ReadPosition()
         self._is_empty = False
         """True if the page shows no reply. A page that has connected again may show an old one."""
 
-    def saw(self, seq: int, event: Event) -> None:
+    def handle_event(self, seq: int, event: Event) -> None:
         """Process an event of the journal that the page shows now."""
-        self._progress.saw(seq, event)
+        self._progress.handle_event(seq, event)
 
     def news(self) -> Iterator[str]:
         """Yield the parts of a message that bring the page up to date."""
@@ -483,7 +483,7 @@ class _AgentFollower:
             if (entry := shown_event(seq, event, self._calls, life.path)) is not None:
                 entries.append(str(entry))
             if self._live is not None:
-                self._live.saw(seq, event)
+                self._live.handle_event(seq, event)
         return [*parts, partial(_ENTRIES, "".join(entries), swap="beforeend")] if entries else parts
 
 

@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from callboard.cli.views.cost import spent_words
 from callboard.cli.views.permission import spelled
-from callboard.cli.views.schedules import NOBODY, meaning, outcome_words, rule_lines, sent_words, took_words
+from callboard.cli.views.schedules import NOBODY, firing_description, outcome_words, rule_lines, sent_words, took_words
 from callboard.core.keys import fires_prefix, schedule_key, short_id
 from callboard.core.scheduling import budget_words
 from callboard.core.scheduling.cron import CronInvalid
-from callboard.core.scheduling.fields import InvalidField, duration_words
+from callboard.core.scheduling.fields import InvalidField, format_duration
 from callboard.core.scheduling.history import newest_first, seconds_of, upcoming
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus, last_fired, schedule_state
 from callboard.sessions.inspect.schedule_files import file_faults
@@ -127,7 +127,7 @@ def _cells(row: ScheduleStatus, viewer: Viewer) -> Sequence[Node]:
     schedule = row.schedule
     return (
         h.a(href=schedule_path(row.session, schedule.id))[_name(schedule)],
-        spelled(meaning(schedule)),
+        spelled(firing_description(schedule)),
         _state(schedule),
         _next_of(row, viewer),
         clock(last_fired(schedule), viewer),
@@ -239,7 +239,7 @@ def _facts(shown: _Shown, viewer: Viewer) -> Element:
     return h.section("#schedule")[
         facts(
             [
-                ("When", spelled(meaning(schedule))),
+                ("When", spelled(firing_description(schedule))),
                 ("State", _state(schedule)),
                 ("Prompt", h.div(".text")[spelled(schedule.prompt)]),
                 ("Next", _next_times(row, viewer)),
@@ -330,7 +330,7 @@ def fields_of(schedule: Schedule) -> dict[str, str]:
         "prompt": schedule.prompt,
         "misfire": schedule.misfire,
         "overlap": schedule.overlap,
-        "deadline": "" if schedule.deadline is None else duration_words(schedule.deadline),
+        "deadline": "" if schedule.deadline is None else format_duration(schedule.deadline),
         "retries": str(schedule.retries),
         "max_runs": "" if schedule.max_runs is None else str(schedule.max_runs),
     }
@@ -466,7 +466,9 @@ class _ScheduleRoutes:
         if not request.headers.get("hx-request"):
             return RedirectResponse(path, 303)
         nobody = "" if await every.fires_here(every.current) else f" {NOBODY}"
-        return html_response(h.p["Added: ", h.a(href=path)[_name(made)], spelled(f", {meaning(made)}.{nobody}")])
+        return html_response(
+            h.p["Added: ", h.a(href=path)[_name(made)], spelled(f", {firing_description(made)}.{nobody}")]
+        )
 
     def _title(self, session: str) -> str:
         """Return the title of a session with its short id, because many sessions may have the same prompt."""
@@ -528,7 +530,7 @@ async def _edit(inspector: ScheduleInspector, name: str, posted: Mapping[str, st
     if not fields:
         raise UsageError("nothing is changed")
     changed = await inspector.edit(name, fields)
-    return f"Saved: {meaning(changed)}. Reload the page to edit it again."
+    return f"Saved: {firing_description(changed)}. Reload the page to edit it again."
 
 
 def schedule_routes(services: PageServices) -> list[Route]:

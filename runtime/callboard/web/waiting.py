@@ -279,7 +279,7 @@ async def _answer(handle: SessionHandle, row: Request, visit: Visit) -> str:
     )
     if refusal is not None:
         raise UsageError(refusal)
-    note = await handle.moved(row) if answer.status == "approved" else ""
+    note = await handle.commit_change(row) if answer.status == "approved" else ""
     edited = " as edited" if answer.word.plan or answer.input is not None else ""
     return f"{row.id} {answer.status}{edited}{f'. Note: {note}' if note else ''}"
 

@@ -84,7 +84,7 @@ async def test_commits_wait_for_room_on_the_server_s_disk_and_say_so(disk: Small
             written = await store.last("s")
             assert written > 0
             notes = Notes()
-            with store.patience.lasting(notes.tell):
+            with store.patience.waiting_without_limit(notes.tell):
                 async with anyio.create_task_group() as group:
                     group.start_soon(store.commit, Append("s", os.urandom(100_000), expected=written))
                     await notes.told.wait()
@@ -117,7 +117,7 @@ async def test_a_host_waits_for_room_with_everything_that_it_writes(
             with pytest.raises(StoreFull, match="no room left at the server of the store"):
                 await endlessly(partial(work, another))
             notes = Notes()
-            with another.patience.lasting(notes.tell):
+            with another.patience.waiting_without_limit(notes.tell):
                 async with anyio.create_task_group() as group:
                     group.start_soon(work, another)
                     await notes.told.wait()

@@ -191,7 +191,7 @@ async def test_a_commit_that_a_crash_undid_is_not_taken_for_another_transaction_
 
         async with opened(through(proxy)) as store:
             proxy.lose, proxy.after_loss = b"COMMIT", crash
-            with store.patience.lasting(lambda text: None):
+            with store.patience.waiting_without_limit(lambda text: None):
                 assert await store.commit(Append("s", b"1")) == (1,)
             assert proxy.broken == 1
             assert await store.last("s") == 1
@@ -221,7 +221,7 @@ class CrashingServer:
     async def run(self) -> None:
         with ExitStack() as waits:
             for store in self._stores:
-                waits.enter_context(store.patience.lasting(lambda text: None))
+                waits.enter_context(store.patience.waiting_without_limit(lambda text: None))
             async with anyio.create_task_group() as writers:
                 writers.start_soon(self.crash)
                 for number in self.done:

@@ -154,7 +154,7 @@ async def test_a_host_that_is_frozen_in_a_transaction_is_replaced_and_does_not_c
     with frozen(server.url, str(tmp_path), where) as child:
         async with opened(server.url, str(tmp_path)) as store:
             own = await held(store, "own")
-            with store.patience.lasting(lambda text: None):
+            with store.patience.waiting_without_limit(lambda text: None):
                 row = store._presence.host
                 await silenced(store, server.url, but=row)
                 taken = await held(store, "host")
@@ -254,7 +254,7 @@ async def test_a_lease_that_was_lost_before_its_watch_began_is_noticed(tmp_path:
     """The server was away while a session was opened, which nobody watched, and is back when its agents begin."""
     with running() as server:
         async with opened(server.url, str(tmp_path)) as store, opened(server.url, str(tmp_path)) as other:
-            with store.patience.lasting(lambda text: None):
+            with store.patience.waiting_without_limit(lambda text: None):
                 lost = await held(store, "host")
                 await anyio.to_thread.run_sync(server.stop, "immediate")
                 renewed = store._presence._state.row.renewed

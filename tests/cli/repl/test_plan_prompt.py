@@ -9,7 +9,7 @@ import anyio
 import pytest
 from tests.cli.views.plan_rows import answered_request, plan, text_of
 
-from callboard.cli.repl.prompt_line import folded
+from callboard.cli.repl.prompt_line import wrap_prompt
 from callboard.cli.repl.questions import QuestionInterrupted, Questions
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import perform
@@ -56,10 +56,10 @@ def test_the_question_says_what_may_be_typed() -> None:
 
 def test_what_may_be_typed_breaks_between_words_where_the_line_is_narrow() -> None:
     words = question_of(plan("x", "a", "b"), edits=True) + "and so on, so that the line is too long> "
-    lines = folded(words, 40).split("\n")
+    lines = wrap_prompt(words, 40).split("\n")
     assert all(len(line) <= 40 for line in lines)
     assert " ".join(lines) == words, "line breaks occur only at spaces"
-    assert folded("> ", 80) == "> "
+    assert wrap_prompt("> ", 80) == "> "
 
 
 def test_a_question_of_an_agent_is_shown_once() -> None:
@@ -104,7 +104,7 @@ class Rows:
     def requests(self, *, pending_only: bool = True) -> Sequence[Request]:
         return self.rows
 
-    async def moved(self, request: Request) -> str:
+    async def commit_change(self, request: Request) -> str:
         return self.note
 
 

@@ -21,7 +21,7 @@ from tests.cli.repl.pty_screen import PtyScreen
 from tests.cli.repl.screens_page import PAGE, SCENARIO, SITUATIONS, fixed
 from tests.cli.repl.test_plan_prompt import edit
 
-from callboard.cli.repl.prompt_line import folded
+from callboard.cli.repl.prompt_line import wrap_prompt
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import COMMANDS
 from callboard.cli.terminal.terminal import Line, columns, wrapped
@@ -166,7 +166,7 @@ def test_no_text_of_the_package_is_broken_at_80_columns() -> None:
         assert_whole(Line(text), NARROW)
         assert_whole(Line(text, name="explore 1"), NARROW)
         if max(map(columns, text.split())) < NARROW:
-            rows = folded(text, NARROW).split("\n")
+            rows = wrap_prompt(text, NARROW).split("\n")
             assert [word for row in rows for word in row.split()] == text.split()
 
 

@@ -19,7 +19,7 @@ from callboard.core.context.view.conversation import render
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.messages import Messages
 from callboard.core.context.view.tokens import MOST
-from callboard.core.context.view.undo import standing, take_back
+from callboard.core.context.view.undo import remaining_edits, take_back
 from callboard.types.events import ContextEdited, decode_event
 from callboard.types.messages import Edit, Placed
 
@@ -55,7 +55,7 @@ class Journalled(Session):
         return ""
 
     def rendered(self) -> Messages:
-        return render(self.past.messages, standing(self.journal))
+        return render(self.past.messages, remaining_edits(self.journal))
 
 
 BY_RIGHT = ("the view is larger", "words that the model did not say", "the newest user message is not whole")

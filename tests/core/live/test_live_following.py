@@ -67,7 +67,7 @@ def test_text_is_shown_after_what_precedes_it_and_before_its_end(
         else:
             read = item[0]
             ended = read if item[1] in ENDS else ended
-            news = gate.saw(*item)
+            news = gate.handle_event(*item)
         assert all(ended <= frame.reply.position <= read for frame in news)
         shown += news
     assert shown == timely
@@ -77,8 +77,8 @@ def test_text_that_comes_before_the_reply_before_it_waits() -> None:
     gate = LiveGate(3)
     assert gate.take(piece(3, "one")) == [piece(3, "one")]
     assert gate.take(piece(5, "two")) == []
-    assert gate.saw(4, noted()) == []
-    assert gate.saw(5, replied()) == [piece(5, "two")]
+    assert gate.handle_event(4, noted()) == []
+    assert gate.handle_event(5, replied()) == [piece(5, "two")]
     assert gate.take(piece(3, "late")) == []
 
 
@@ -97,7 +97,7 @@ def test_text_that_was_shown_is_void_if_its_call_failed(event: Event, reason: st
     assert gate.void_reason(event) == "", "nothing was shown"
     gate.take(piece(7, "one"))
     assert gate.void_reason(event) == reason
-    gate.saw(8, event)
+    gate.handle_event(8, event)
     if reason:
         assert gate.void_reason(event) == "", "it is said once"
         assert gate.take(piece(7, "more")) == []
@@ -107,7 +107,7 @@ def test_what_waits_for_the_journal_is_bounded() -> None:
     gate = LiveGate()
     for _ in range(5):
         assert gate.take(piece(1, "x" * 400_000)) == []
-    assert "lost" in [frame.kind for frame in gate.saw(1, noted())]
+    assert "lost" in [frame.kind for frame in gate.handle_event(1, noted())]
 
 
 PARTS = some.lists(some.tuples(some.integers(1, 3), some.sampled_from(get_args(FrameKind)), some.text()))

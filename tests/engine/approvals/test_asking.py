@@ -122,7 +122,7 @@ async def test_a_rule_that_is_taken_back_allows_nothing_more(monkeypatch: pytest
         await team.prompt("go")
         await team.quiet()
         inspector = RuleInspector(world.store, team.id, team.team.host.board)
-        (rule,) = inspector.standing()
+        (rule,) = inspector.active_rules()
         assert [one.id for one in await inspector.made_by(person.asked[0].id)] == [rule.id]
         monkeypatch.setenv("CALLBOARD_TOOL", "1")
         with pytest.raises(UsageError, match="is for a person"):
@@ -133,7 +133,7 @@ async def test_a_rule_that_is_taken_back_allows_nothing_more(monkeypatch: pytest
             await inspector.revoke(rule.id)
         await team.prompt("again")
         await team.quiet()
-        assert (len(person.asked), list(inspector.standing())) == (2, [])
+        assert (len(person.asked), list(inspector.active_rules())) == (2, [])
 
 
 def test_a_rule_with_a_time_ends_with_it() -> None:

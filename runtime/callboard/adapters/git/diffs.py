@@ -30,16 +30,16 @@ _HUNK = late_pattern(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 async def worktree_diff(git: Git, folder: Path, branch: str) -> WorktreeDiff:
     """Return the changes of the worktree in this folder. Raises `ToolRefused`."""
     repo = await find_repository(git)
-    spot = await repo.spot(folder)
-    if spot is None:
+    working_tree = await repo.working_tree(folder)
+    if working_tree is None:
         raise ToolRefused(f"the folder of {branch} is missing, or git no longer knows it")
     base = await _base(repo, branch)
-    text = await repo.ask("diff", "--raw", "-p", "-z", "--no-renames", base, at=spot)
+    text = await repo.ask("diff", "--raw", "-p", "-z", "--no-renames", base, at=working_tree)
     changed = list(parsed_diff(text))
-    names = (await repo.ask("ls-files", "--others", "--exclude-standard", "-z", at=spot)).split("\0")
+    names = (await repo.ask("ls-files", "--others", "--exclude-standard", "-z", at=working_tree)).split("\0")
     added = [name for name in names if name]
     room = max(MOST_FILES - len(changed), 0)
-    files = [*changed[:MOST_FILES], *await anyio.to_thread.run_sync(_new_files, spot, added[:room])]
+    files = [*changed[:MOST_FILES], *await anyio.to_thread.run_sync(_new_files, working_tree, added[:room])]
     return WorktreeDiff(base, tuple(files), omitted=len(changed) + len(added) - len(files))
 
 
@@ -101,8 +101,8 @@ def _text_of(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _new_files(spot: WorkingTree, names: Sequence[str]) -> list[FileDiff]:
-    root = os.open(spot.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _new_files(working_tree: WorkingTree, names: Sequence[str]) -> list[FileDiff]:
+    root = os.open(working_tree.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return [_new_file(root, name) for name in names]
     finally:

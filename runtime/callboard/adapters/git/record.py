@@ -110,9 +110,15 @@ class WorktreeRegistry:
 
     async def _repair_creation(self, tree: Worktree) -> str:
         repo = await self.repository()
-        spot = await repo.spot(self.path(tree.name))
-        if spot is not None and spot.admin is not None and await _is_whole(repo, spot, tree.branch):
-            (spot.admin / "locked").unlink(missing_ok=True)  # git's own mark of a worktree that is being created
+        working_tree = await repo.working_tree(self.path(tree.name))
+        if (
+            working_tree is not None
+            and working_tree.admin is not None
+            and await _is_whole(repo, working_tree, tree.branch)
+        ):
+            (working_tree.admin / "locked").unlink(
+                missing_ok=True
+            )  # git's own mark of a worktree that is being created
             await self.note(self.entry_for(tree, "made", author_of(tree)))
             return f"the worktree {tree.name} was finished"
         await self.undo_creation(repo, tree)
@@ -183,15 +189,17 @@ class WorktreeRegistry:
         repo = await self.repository()
         intent = tree.intent
         assert intent is not None, "what is being joined was begun"
-        spot = await repo.spot(self.path(tree.name))
+        working_tree = await repo.working_tree(self.path(tree.name))
         whole = False
-        if spot is not None and spot.admin is not None:
-            whole = bool(repo.under_way(spot.admin)) and not (spot.admin / "index.lock").exists()
+        if working_tree is not None and working_tree.admin is not None:
+            whole = bool(repo.under_way(working_tree.admin)) and not (working_tree.admin / "index.lock").exists()
             if not whole:
-                paths = await repo.ask("diff", "--name-only", "-z", "--no-renames", intent.tip, intent.base, at=spot)
+                paths = await repo.ask(
+                    "diff", "--name-only", "-z", "--no-renames", intent.tip, intent.base, at=working_tree
+                )
                 rescue = f"{tree.name}-{intent.tip[:10]}"
-                await repo.free_index(spot, intent.at)
-                await repo.put_back(spot, intent.tip, [path for path in paths.split("\0") if path], rescue)
+                await repo.free_index(working_tree, intent.at)
+                await repo.put_back(working_tree, intent.tip, [path for path in paths.split("\0") if path], rescue)
         await self.note(self.entry_for(tree, "joined" if whole else "undone", author_of(tree)))
         return f"the worktree {tree.name} was being brought up to date, and " + ("is" if whole else "was put back")
 
@@ -309,17 +317,17 @@ async def is_ancestor(repo: Repository, commit: str, of: str) -> bool:
     return bool(commit and of) and await repo.ask("rev-list", "--count", commit, "--not", of) == "0"
 
 
-async def _is_whole(repo: Repository, spot: WorkingTree, branch: str) -> bool:
+async def _is_whole(repo: Repository, working_tree: WorkingTree, branch: str) -> bool:
     """Return True if `git worktree add` was completed."""
-    assert spot.admin is not None, "a worktree has a folder in git's"
+    assert working_tree.admin is not None, "a worktree has a folder in git's"
     if (
-        (spot.admin / "index.lock").exists()
-        or not (spot.admin / "index").exists()
-        or not (spot.folder / ".git").exists()
+        (working_tree.admin / "index.lock").exists()
+        or not (working_tree.admin / "index").exists()
+        or not (working_tree.folder / ".git").exists()
     ):
         return False
-    status = await repo.status(spot)
-    return await repo.branch(spot) == branch and not (status.changed or status.untracked or status.conflicts)
+    status = await repo.status(working_tree)
+    return await repo.branch(working_tree) == branch and not (status.changed or status.untracked or status.conflicts)
 
 
 async def remove_tree(folder: Path) -> None:

@@ -82,17 +82,17 @@ class Repository:
 
     @property
     def workspace(self) -> WorkingTree:
-        """Return the spot of the workspace."""
+        """Return the working tree of the workspace."""
         return WorkingTree(self.git.workspace)
 
     async def ask(
         self, *arguments: str, at: WorkingTree | None = None, stdin: bytes = b"", extra: Mapping[str, str] | None = None
     ) -> str:
         """Return git's output, without its last newline. Raises `GitFailed` with git's message."""
-        spot = at or self.workspace
-        variables = {**spot.extra, **(extra or {})}
+        working_tree = at or self.workspace
+        variables = {**working_tree.extra, **(extra or {})}
         try:
-            ran = await self.git.run(arguments, spot.folder, timeout=LONG, stdin=stdin, extra=variables)
+            ran = await self.git.run(arguments, working_tree.folder, timeout=LONG, stdin=stdin, extra=variables)
         except OSError as missing:
             raise ToolRefused(f"git cannot be run: {missing}") from missing
         if ran.code != 0:
@@ -206,7 +206,7 @@ class Repository:
                 return admin
         return None
 
-    async def spot(self, folder: Path) -> WorkingTree | None:
+    async def working_tree(self, folder: Path) -> WorkingTree | None:
         """Return the worktree in this folder; None if git knows no worktree there."""
         admin = await anyio.to_thread.run_sync(self.admin_of, folder)
         return WorkingTree(folder, admin) if admin is not None and await anyio.Path(folder).is_dir() else None
@@ -319,8 +319,8 @@ class Repository:
         await anyio.to_thread.run_sync(_make_place, folder, self.common / "worktrees")
         *options, start = arguments
         await self.ask("worktree", "add", "--quiet", "--no-checkout", *options, str(folder), start)
-        spot = await anyio.to_thread.run_sync(self._bound, folder)
-        await self.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", at=spot)
+        working_tree = await anyio.to_thread.run_sync(self._bound, folder)
+        await self.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", at=working_tree)
 
     def _bound(self, folder: Path) -> WorkingTree:
         """Write git's true folder into the `.git` of a new worktree."""
@@ -331,11 +331,11 @@ class Repository:
         return WorkingTree(folder, admin)
 
     async def _checked_out(self) -> set[str]:
-        spots = [
+        working_trees = [
             WorkingTree(self.common.parent, self.common),
             *(WorkingTree(self.common.parent, admin) for admin in self._admins()),
         ]
-        return {await self.branch(spot) for spot in spots} - {""}
+        return {await self.branch(working_tree) for working_tree in working_trees} - {""}
 
     def _admins(self) -> Iterable[Path]:
         """Return git's folders of the linked worktrees; empty if a link replaced the folder that contains them."""

@@ -200,9 +200,9 @@ class GitWorktrees:
 
     async def _losses(self, repo: Repository, tree: Worktree) -> Losses:
         path = self.path(tree.name)
-        spot = await repo.spot(path)
-        if spot is not None:
-            return await repo.losses(tree.branch, spot)
+        working_tree = await repo.working_tree(path)
+        if working_tree is not None:
+            return await repo.losses(tree.branch, working_tree)
         # Git reports nothing about this folder, which may contain anything
         # (test_a_folder_that_git_forgot_is_not_taken_for_empty).
         return _UNKNOWN if await anyio.Path(path).exists() else Losses(commits=await repo.own_commits(tree.branch))
@@ -251,7 +251,7 @@ class GitWorktrees:
         path = self._registry.path(tree.name)
         aside = self._registry.aside_folder(tree.name)
         gone = self._registry.gone_folder(tree.name)
-        spot = await repo.spot(path)
+        at = await repo.working_tree(path)
         for folder in (aside.parent, gone.parent):
             await anyio.to_thread.run_sync(make_private, folder)
         if not await anyio.Path(path).exists():
@@ -260,7 +260,7 @@ class GitWorktrees:
         # (test_what_is_written_while_it_is_removed_brings_it_back).
         await anyio.Path(path).rename(aside)
         try:
-            losses = _UNKNOWN if spot is None else await repo.losses(tree.branch, type(spot)(aside, spot.admin))
+            losses = _UNKNOWN if at is None else await repo.losses(tree.branch, WorkingTree(aside, at.admin))
             self._refuse_losses(tree, losses.lines(), agreed)
         except BaseException:
             await anyio.Path(aside).rename(path)
@@ -310,19 +310,19 @@ class GitWorktrees:
 
     async def _facts(self, repo: Repository, tree: Worktree) -> WorktreeFacts:
         path = self.path(tree.name)
-        spot = await repo.spot(path)
+        working_tree = await repo.working_tree(path)
         dirty = -1
         ahead = behind = 0
         try:
             counts = await repo.ask("rev-list", "--left-right", "--count", f"HEAD...refs/heads/{tree.branch}")
             behind, ahead = map(int, counts.split())
-            if spot is not None:
-                losses = await repo.losses(tree.branch, spot)
+            if working_tree is not None:
+                losses = await repo.losses(tree.branch, working_tree)
                 dirty = len(losses.changed) + len(losses.untracked) + len(losses.ignored)
         except GitFailed:
             pass  # its branch is gone, or git takes too long: the numbers in the list show that
         size = await anyio.to_thread.run_sync(_size, path)
-        return WorktreeFacts(tree, str(path), spot is None, ahead, behind, dirty, size)
+        return WorktreeFacts(tree, str(path), working_tree is None, ahead, behind, dirty, size)
 
 
 def worktrees_of(
@@ -371,8 +371,8 @@ class WorktreeMerge:
     async def run(self, check: Check | None) -> MergeEnd:
         """See the port."""
         onto = await self._branch()
-        spot = await self._working_tree()
-        saved = await self._commit_changes(spot)
+        working_tree = await self._working_tree()
+        saved = await self._commit_changes(working_tree)
         base = await self.repo.commit_of(f"refs/heads/{onto}")
         tip = await self.repo.commit_of(f"refs/heads/{self.tree.branch}")
         if await is_ancestor(self.repo, tip, base):
@@ -381,19 +381,19 @@ class WorktreeMerge:
         # Before anything happens, so that the next process can finish or undo it (test_a_kill_at_each_step_is_mended).
         await self.registry.note(intent)
         try:
-            end = await self._merge_and_apply(intent, spot, check)
+            end = await self._merge_and_apply(intent, working_tree, check)
         except BaseException:
             await self._discard_merge()
             raise
         return MergeEnd(end.how, onto, end.commit, end.files, end.output, end.dirty, saved)
 
-    async def _merge_and_apply(self, intent: WorktreeNoted, spot: WorkingTree, check: Check | None) -> MergeEnd:
+    async def _merge_and_apply(self, intent: WorktreeNoted, working_tree: WorkingTree, check: Check | None) -> MergeEnd:
         """Continue from the merge in a separate folder to the workspace."""
         place = await self._make_merge_folder(intent.base)
         conflicts = await self._conflicts_of_merge(place, intent)
         if conflicts:
             await self._discard_merge()
-            await self._merge_base(spot, intent)
+            await self._merge_base(working_tree, intent)
             return MergeEnd("conflict", intent.onto, files=conflicts)
         commit = await self.repo.commit_of("HEAD", place)
         files = await self._changes(intent.base, commit)
@@ -428,20 +428,20 @@ class WorktreeMerge:
 
     async def _working_tree(self) -> WorkingTree:
         path = self.registry.path(self.tree.name)
-        spot = await self.repo.spot(path)
-        if spot is None:
+        working_tree = await self.repo.working_tree(path)
+        if working_tree is None:
             raise ToolRefused(f"git no longer knows the folder {path}: `git worktree repair {path}` may help")
-        if reason := await self.repo.off_branch(spot, self.tree.branch):
+        if reason := await self.repo.off_branch(working_tree, self.tree.branch):
             raise ToolRefused(f"{self.tree.name} {reason}")
-        return spot
+        return working_tree
 
-    async def _commit_changes(self, spot: WorkingTree) -> tuple[str, ...]:
+    async def _commit_changes(self, working_tree: WorkingTree) -> tuple[str, ...]:
         """Commit all uncommitted changes in the worktree, including an unfinished merge."""
-        assert spot.admin is not None, "a worktree has a folder in git's"
-        under_way = self.repo.under_way(spot.admin)
+        assert working_tree.admin is not None, "a worktree has a folder in git's"
+        under_way = self.repo.under_way(working_tree.admin)
         if under_way not in ("", "a merge"):
             raise ToolRefused(f"{self.tree.name} is in the middle of {under_way}: finish or abort that there first")
-        status = await self.repo.status(spot)
+        status = await self.repo.status(working_tree)
         files = tuple(sorted({*status.changed, *status.untracked, *status.conflicts}))
         # The list of files that are committed here is not reviewed
         # (test_a_file_that_may_hold_a_secret_is_not_committed_unseen).
@@ -450,14 +450,15 @@ class WorktreeMerge:
             raise ToolRefused(
                 f"{named}: may hold secrets, and would be committed; remove or ignore them in the worktree first"
             )
-        marked = await anyio.to_thread.run_sync(_with_conflict_marks, spot, status.conflicts)
+        marked = await anyio.to_thread.run_sync(_with_conflict_marks, working_tree, status.conflicts)
         if marked:
             named = ", ".join(map(displayed_name, marked[:10]))
             raise ToolRefused(
                 f"conflicts are not solved yet in {self.tree.name}: {named} still have <<<<<<< and >>>>>>> marks"
             )
         if files or under_way:
-            commit = await self.repo.commit_all(spot, f"Work in {self.tree.branch}\n\n{self.author.why}".strip())
+            message = f"Work in {self.tree.branch}\n\n{self.author.why}".strip()
+            commit = await self.repo.commit_all(working_tree, message)
             await self.registry.note(self._note("saved", tip=commit))
         return files
 
@@ -469,9 +470,9 @@ class WorktreeMerge:
         await self.registry.remove_merge_folder(self.repo, self.tree.name)
         async with self.registry.locked_lists(self.repo):
             await self.repo.add_worktree(folder, "--detach", base)
-        spot = await self.repo.spot(folder)
-        assert spot is not None, "git has just made it"
-        return spot
+        working_tree = await self.repo.working_tree(folder)
+        assert working_tree is not None, "git has just made it"
+        return working_tree
 
     async def _conflicts_of_merge(self, place: WorkingTree, intent: WorktreeNoted) -> tuple[str, ...]:
         """Merge in that folder, and return the files in conflict."""
@@ -486,15 +487,15 @@ class WorktreeMerge:
             return conflicts
         return ()
 
-    async def _merge_base(self, spot: WorkingTree, intent: WorktreeNoted) -> None:
+    async def _merge_base(self, working_tree: WorkingTree, intent: WorktreeNoted) -> None:
         """Merge the base into the worktree, and leave the conflicts there for resolution."""
         with anyio.CancelScope(shield=True):
             await self.registry.note(self._note("joining", base=intent.base, onto=intent.onto, tip=intent.tip))
             try:
                 how = ("--no-commit", "--no-ff", "--quiet", intent.base)
-                await self.repo.ask("merge", *how, at=spot, extra=await self.repo.author())
+                await self.repo.ask("merge", *how, at=working_tree, extra=await self.repo.author())
             except GitFailed:
-                if not (await self.repo.status(spot)).conflicts:
+                if not (await self.repo.status(working_tree)).conflicts:
                     await self.registry.note(self._note("undone"))
                     raise
             await self.registry.note(self._note("joined", onto=intent.onto))
@@ -580,9 +581,9 @@ class WorktreeMerge:
         return WorktreeNoted.model_validate({**about, **origin, **fields})
 
 
-def _with_conflict_marks(spot: WorkingTree, conflicts: Sequence[str]) -> list[str]:
+def _with_conflict_marks(working_tree: WorkingTree, conflicts: Sequence[str]) -> list[str]:
     """Return the files that still contain conflict markers."""
-    return [path for path in conflicts if _has_marks(os.path.join(spot.folder, path))]  # noqa: PTH118 - names of git's
+    return [path for path in conflicts if _has_marks(os.path.join(working_tree.folder, path))]  # noqa: PTH118 - names of git's
 
 
 def _has_marks(path: str) -> bool:
@@ -594,6 +595,6 @@ def _has_marks(path: str) -> bool:
     return any(line.startswith(_MARKS) for line in lines)
 
 
-def _existing(spot: WorkingTree, files: Sequence[str]) -> set[str]:
+def _existing(working_tree: WorkingTree, files: Sequence[str]) -> set[str]:
     """Return the files that exist although git does not know them: ignored ones."""
-    return {path for path in files if os.path.lexists(os.path.join(spot.folder, path))}  # noqa: PTH118 - names of git's
+    return {path for path in files if os.path.lexists(os.path.join(working_tree.folder, path))}  # noqa: PTH118 - names of git's

@@ -201,7 +201,7 @@ class DurableFeeds:
         """Wake the feeds of these streams and keys."""
         self._wake(self._sleepers.touched(streams, keys))
 
-    def rung(self, names: Collection[str] | None) -> None:
+    def handle_ring(self, names: Collection[str] | None) -> None:
         """Wake the feeds of a ring's names (`s` and a stream, `k` and a key), or all of them."""
         if names is None:
             self._wake(self._sleepers.all_sleepers())

@@ -56,7 +56,7 @@ class Patience:
         self._suspended = False
 
     @contextmanager
-    def lasting(self, tell: Tell) -> Generator[None]:
+    def waiting_without_limit(self, tell: Tell) -> Generator[None]:
         """Wait without limit while the block lasts. `tell` is called from another thread."""
         with self._changed:
             self._listeners.append(tell)

@@ -64,22 +64,22 @@ class FileBackups:
         except OSError:
             return FileRestore(path, problem=f"{path}: there is no copy of its earlier content")
         try:
-            spot = self._root_cache.find(path, folders, write=True, grants=(PathGrant(path=path, access="write"),))
+            target = self._root_cache.find(path, folders, write=True, grants=(PathGrant(path=path, access="write"),))
             # A worktree that was removed is not made again.
-            make = wanted is not None and not dry and not spot.exact
-            with refusing_os_errors(spot), folder_of(spot, make=make) as folder:
-                existing = read_in(folder, spot.path.name, _LARGEST)
+            make = wanted is not None and not dry and not target.exact
+            with refusing_os_errors(target), folder_of(target, make=make) as folder:
+                existing = read_in(folder, target.path.name, _LARGEST)
                 present = None if existing is None else existing[0]
                 if present == wanted:
                     return None
                 if not dry:
-                    _write_or_delete(folder, spot.path.name, wanted, mode=None if existing is None else existing[1])
+                    _write_or_delete(folder, target.path.name, wanted, mode=None if existing is None else existing[1])
         except ToolRefused as refused:
             if isinstance(refused.__cause__, FileNotFoundError):
                 return None if wanted is None else FileRestore(path, problem=f"{path}: its folder was removed")
             return FileRestore(path, problem=str(refused))
         added, removed = _counts(present or b"", wanted or b"")
-        return FileRestore(spot.text, added, removed)
+        return FileRestore(target.text, added, removed)
 
 
 def _write_or_delete(folder: int, name: str, content: bytes | None, *, mode: int | None) -> None:

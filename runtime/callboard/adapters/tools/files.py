@@ -108,7 +108,7 @@ class ChangeTool(TypedTool[Change]):
 
     @abstractmethod
     def plan(
-        self, arguments: Change, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: Change, target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
         """Return the planned result of the change.
 
@@ -125,9 +125,9 @@ class ChangeTool(TypedTool[Change]):
         change = self.read(tool_input)
         known = False
         try:
-            spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
-            known = spot.text in context.files
-            return await anyio.to_thread.run_sync(self._preview, change, spot, context)
+            target = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
+            known = target.text in context.files
+            return await anyio.to_thread.run_sync(self._preview, change, target, context)
         except ToolRefused:
             # A refusal says whether the file exists, and quotes its nearest line. Nobody has allowed the agent to know
             # that of a file that it has not read (test_a_preview_tells_nothing_of_a_file_that_the_agent_has_not_read).
@@ -135,29 +135,29 @@ class ChangeTool(TypedTool[Change]):
                 raise
             return ""
 
-    def _preview(self, arguments: Change, spot: ToolPath, context: CallContext) -> str:
-        with refusing_os_errors(spot):
-            existing = content_of(spot)
-            plan = self.plan(arguments, spot, existing, context.files.get(spot.text))
+    def _preview(self, arguments: Change, target: ToolPath, context: CallContext) -> str:
+        with refusing_os_errors(target):
+            existing = content_of(target)
+            plan = self.plan(arguments, target, existing, context.files.get(target.text))
         if existing is None:
             return ""
         try:
-            return unified(existing[0].decode(), plan.content.decode(), spot.label)
+            return unified(existing[0].decode(), plan.content.decode(), target.label)
         except UnicodeDecodeError:
             return ""
 
     async def prepare(self, tool_input: Json, context: CallContext) -> Json:
         """Return the digests before and after, and the report."""
         change = self.read(tool_input)
-        spot = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
-        plan = await anyio.to_thread.run_sync(self._look, change, spot, context)
-        return {"path": spot.text, "before": plan.before, "after": plan.after, "said": plan.report}
+        target = self.root_cache.find(change.path, context.folders, write=True, grants=context.grants)
+        plan = await anyio.to_thread.run_sync(self._look, change, target, context)
+        return {"path": target.text, "before": plan.before, "after": plan.after, "said": plan.report}
 
     async def act(self, arguments: Change, context: CallContext) -> ToolOutcome:
-        spot = self.root_cache.find(arguments.path, context.folders, write=True, grants=context.grants)
+        target = self.root_cache.find(arguments.path, context.folders, write=True, grants=context.grants)
         context.launcher.allow([Path(grant.path) for grant in context.grants if isinstance(grant, PathGrant)])
-        plan = await anyio.to_thread.run_sync(self._do, arguments, spot, context)
-        return _done(spot.text, plan.before, plan.after, report=plan.report, context=context)
+        plan = await anyio.to_thread.run_sync(self._do, arguments, target, context)
+        return _done(target.text, plan.before, plan.after, report=plan.report, context=context)
 
     async def repair(self, tool_input: Json, marks: Json, context: CallContext) -> ToolOutcome | None:
         """Compare the present content with that before and after the change.
@@ -165,31 +165,31 @@ class ChangeTool(TypedTool[Change]):
         The change was made, was not made (run it now), or the file has a third content (report it).
         """
         path = self.read(tool_input).path
-        spot = self.root_cache.find(path, context.folders, write=True, grants=context.grants)
-        now = await anyio.to_thread.run_sync(_delete_partial_file, spot, context.call)
+        target = self.root_cache.find(path, context.folders, write=True, grants=context.grants)
+        now = await anyio.to_thread.run_sync(_delete_partial_file, target, context.call)
         marked, before, after = (str(marks.get(name, "")) for name in ("path", "before", "after"))
-        if now == after and marked == spot.text:
+        if now == after and marked == target.text:
             return _done(marked, before, after, report=str(marks.get("said", "")), context=context)
         if now == before:
             return None
         return failed(
-            f"The runtime stopped while {spot.label} was being changed, and it holds neither the content from before "
+            f"The runtime stopped while {target.label} was being changed, and it holds neither the content from before "
             "nor the new one now: somebody else has changed it. Read it before you change it."
         )
 
-    def _look(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
-        with refusing_os_errors(spot):
-            return self.plan(arguments, spot, content_of(spot), context.files.get(spot.text))
+    def _look(self, arguments: Change, target: ToolPath, context: CallContext) -> FileChange:
+        with refusing_os_errors(target):
+            return self.plan(arguments, target, content_of(target), context.files.get(target.text))
 
-    def _do(self, arguments: Change, spot: ToolPath, context: CallContext) -> FileChange:
-        with self.lock, folder_of(spot, make=self.makes(arguments)) as folder:
-            existing = read_in(folder, spot.path.name, LARGEST)
-            plan = self.plan(arguments, spot, existing, context.files.get(spot.text))
+    def _do(self, arguments: Change, target: ToolPath, context: CallContext) -> FileChange:
+        with self.lock, folder_of(target, make=self.makes(arguments)) as folder:
+            existing = read_in(folder, target.path.name, LARGEST)
+            plan = self.plan(arguments, target, existing, context.files.get(target.text))
             if plan.before != plan.after:
                 if existing is not None and self.root_cache.keep is not None:
                     self.root_cache.keep(existing[0])
-                part = part_name(spot.path.name, context.call)
-                write_in_folder(folder, spot.path.name, plan.content, mode=plan.mode, part=part)
+                part = part_name(target.path.name, context.call)
+                write_in_folder(folder, target.path.name, plan.content, mode=plan.mode, part=part)
             return plan
 
 
@@ -212,19 +212,19 @@ class WriteFile(ChangeTool[WriteFileInput]):
         return True
 
     def plan(
-        self, arguments: WriteFileInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: WriteFileInput, target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
         content = encoded(arguments.content, "content")
         size = f"{count_words(len(arguments.content.splitlines()), 'line')}, {count_words(len(content), 'byte')}"
         if existing is None:
-            return FileChange("", content, None, f"Made {spot.label} ({size}).")
+            return FileChange("", content, None, f"Made {target.label} ({size}).")
         before = digest_of(existing[0])
         if known_digest is None and existing[0] != content:
-            raise ToolRefused(f"{spot.label} exists and you have not read it. Read it first, then write or edit it.")
-        refuse_changed(spot, before, known_digest)
+            raise ToolRefused(f"{target.label} exists and you have not read it. Read it first, then write or edit it.")
+        refuse_changed(target, before, known_digest)
         if existing[0] == content:
-            return FileChange(before, content, existing[1], f"{spot.label} holds exactly this already.")
-        return FileChange(before, content, existing[1], f"Replaced the content of {spot.label} ({size}).")
+            return FileChange(before, content, existing[1], f"{target.label} holds exactly this already.")
+        return FileChange(before, content, existing[1], f"Replaced the content of {target.label} ({size}).")
 
 
 class EditFile(ChangeTool[EditFileInput]):
@@ -244,9 +244,9 @@ class EditFile(ChangeTool[EditFileInput]):
         )
 
     def plan(
-        self, arguments: EditFileInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: EditFileInput, target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
-        return _edited(spot, existing, known_digest, [arguments])
+        return _edited(target, existing, known_digest, [arguments])
 
 
 class MultiEdit(ChangeTool[MultiEditInput]):
@@ -269,29 +269,31 @@ class MultiEdit(ChangeTool[MultiEditInput]):
         return not arguments.edits[0].old_text
 
     def plan(
-        self, arguments: MultiEditInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self, arguments: MultiEditInput, target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
         if existing is not None or arguments.edits[0].old_text:
-            return _edited(spot, existing, known_digest, arguments.edits)
-        text = _replaced(arguments.edits[0].new_text, arguments.edits[1:], spot.label, first=2)
+            return _edited(target, existing, known_digest, arguments.edits)
+        text = _replaced(arguments.edits[0].new_text, arguments.edits[1:], target.label, first=2)
         content = encoded(text, "new_text")
         return FileChange(
-            "", content, None, f"Made {spot.label} ({len(text.splitlines())} lines, {len(content)} bytes)."
+            "", content, None, f"Made {target.label} ({len(text.splitlines())} lines, {len(content)} bytes)."
         )
 
 
 def _edited(
-    spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None, edits: Sequence[TextEdit]
+    target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None, edits: Sequence[TextEdit]
 ) -> FileChange:
     """Return the planned result of these edits. Raises `ToolRefused`."""
     if existing is None:
         raise FileNotFoundError
     before = digest_of(existing[0])
-    refuse_changed(spot, before, known_digest)
-    old = text_in(spot, existing[0])
-    new = _replaced(old, edits, spot.label)
+    refuse_changed(target, before, known_digest)
+    old = text_in(target, existing[0])
+    new = _replaced(old, edits, target.label)
     content = encoded(new, "new_text")
-    return FileChange(before, content, existing[1], f"Edited {spot.label}:\n{describe_change(old, new, spot.label)}")
+    return FileChange(
+        before, content, existing[1], f"Edited {target.label}:\n{describe_change(old, new, target.label)}"
+    )
 
 
 def _replaced(text: str, edits: Sequence[TextEdit], name: str, *, first: int = 1) -> str:
@@ -312,12 +314,12 @@ def file_tools(root_cache: RootCache | None = None, lock: threading.Lock | None 
     return (ReadFile(root_cache), WriteFile(lock, root_cache), EditFile(lock, root_cache), MultiEdit(lock, root_cache))
 
 
-def text_in(spot: ToolPath, content: bytes) -> str:
+def text_in(target: ToolPath, content: bytes) -> str:
     """Return the content of a text file. Raises `ToolRefused`."""
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise ToolRefused(f"{spot.label} is not UTF-8 text, and is not edited by this tool; use bash") from None
+        raise ToolRefused(f"{target.label} is not UTF-8 text, and is not edited by this tool; use bash") from None
 
 
 def digest_of(content: bytes) -> str:
@@ -333,31 +335,31 @@ def encoded(text: str, field: str) -> bytes:
         raise ToolRefused(f"{field} is not valid text (it holds half a surrogate pair)") from None
 
 
-def refuse_changed(spot: ToolPath, now: str, known_digest: str | None) -> None:
+def refuse_changed(target: ToolPath, now: str, known_digest: str | None) -> None:
     """Raise `ToolRefused` if the file is not the version that the agent knows; None: it knows none."""
     if known_digest is not None and known_digest != now:
-        raise ToolRefused(f"{spot.label} has changed since you read it. Read it again, then change it.")
+        raise ToolRefused(f"{target.label} has changed since you read it. Read it again, then change it.")
 
 
-def content_of(spot: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
+def content_of(target: ToolPath, clear: str = "") -> tuple[bytes, int] | None:
     """Return the file's content and mode; None if the file or its folder does not exist.
 
     `clear`: name of a file in the same folder to delete.
     """
     try:
-        with folder_of(spot, make=False) as folder:
+        with folder_of(target, make=False) as folder:
             if clear:
                 clear_part(folder, clear)
-            return read_in(folder, spot.path.name, LARGEST)
+            return read_in(folder, target.path.name, LARGEST)
     except ToolRefused as refusal:
         if isinstance(refusal.__cause__, FileNotFoundError):
             return None
         raise
 
 
-def _delete_partial_file(spot: ToolPath, call: str) -> str:
+def _delete_partial_file(target: ToolPath, call: str) -> str:
     """Delete the partial file that a killed process left, and return the digest of the file's content."""
-    existing = content_of(spot, clear=part_name(spot.path.name, call))
+    existing = content_of(target, clear=part_name(target.path.name, call))
     return "" if existing is None else digest_of(existing[0])
 
 
@@ -429,25 +431,25 @@ class ReadFile(TypedTool[ReadFileInput]):
     def at_hand(self, tool_input: Json, context: CallContext) -> ToolOutcome | None:
         """Return the outcome for a small file that the kernel has in memory; else None. Raises `ToolRefused`."""
         arguments = read_input(ReadFileInput, tool_input)  # the input was just compared with the schema
-        return _outcome_at_hand(self._spot(arguments, context), arguments, context)
+        return _outcome_at_hand(self._target(arguments, context), arguments, context)
 
     async def act(self, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
-        spot = self._spot(arguments, context)
-        outcome = _outcome_at_hand(spot, arguments, context)
-        return outcome or await anyio.to_thread.run_sync(_read, spot, arguments, context)
+        target = self._target(arguments, context)
+        outcome = _outcome_at_hand(target, arguments, context)
+        return outcome or await anyio.to_thread.run_sync(_read, target, arguments, context)
 
-    def _spot(self, arguments: ReadFileInput, context: CallContext) -> ToolPath:
+    def _target(self, arguments: ReadFileInput, context: CallContext) -> ToolPath:
         return self._root_cache.find(arguments.path, context.folders, grants=context.grants)
 
 
-def _outcome_at_hand(spot: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome | None:
+def _outcome_at_hand(target: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome | None:
     """Return the outcome for a small file that the kernel has in memory; else None."""
-    with opened(spot) as descriptor:
+    with opened(target) as descriptor:
         content = _in_memory(descriptor)
     if content is None:
         return None
     file = io.BytesIO(content)
-    return _describe(file, content[:_START], len(content), spot=spot, arguments=arguments, context=context)
+    return _describe(file, content[:_START], len(content), target=target, arguments=arguments, context=context)
 
 
 def _in_memory(descriptor: int) -> bytes | None:
@@ -467,31 +469,36 @@ def _in_memory(descriptor: int) -> bytes | None:
     return bytes(buffer[:read]) if read == status.st_size else None
 
 
-def _read(spot: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
+def _read(target: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
     """Read the file. Blocks; runs in a worker thread."""
-    with opened(spot) as descriptor:
+    with opened(target) as descriptor:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with open(descriptor, "rb", closefd=False) as file:
             return _describe(
-                file, os.pread(descriptor, _START, 0), status.st_size, spot=spot, arguments=arguments, context=context
+                file,
+                os.pread(descriptor, _START, 0),
+                status.st_size,
+                target=target,
+                arguments=arguments,
+                context=context,
             )
 
 
 def _describe(
-    file: BinaryIO, start: bytes, size: int, *, spot: ToolPath, arguments: ReadFileInput, context: CallContext
+    file: BinaryIO, start: bytes, size: int, *, target: ToolPath, arguments: ReadFileInput, context: CallContext
 ) -> ToolOutcome:
     """Return the outcome for an open file that begins with `start`."""
     media = _image(start)
     if media:
-        return _show_image(spot, file, media=media, size=size, context=context)
-    if not spot.apart:
-        _refuse_binary(spot, start, size)
+        return _show_image(target, file, media=media, size=size, context=context)
+    if not target.apart:
+        _refuse_binary(target, start, size)
     text = _gather(file, arguments.offset, arguments.limit)
-    event = FileSeen(at=context.now, path=spot.text, digest=text.digest)
-    data = {"path": spot.text, "lines": len(text.lines), "total_lines": text.total, "digest": text.digest}
-    return ToolOutcome(_render(text, arguments), events=() if spot.apart else (event,), data=data)
+    event = FileSeen(at=context.now, path=target.text, digest=text.digest)
+    data = {"path": target.text, "lines": len(text.lines), "total_lines": text.total, "digest": text.digest}
+    return ToolOutcome(_render(text, arguments), events=() if target.apart else (event,), data=data)
 
 
 def _kind_in(kinds: Mapping[bytes, str], start: bytes) -> str | None:
@@ -507,23 +514,23 @@ def _image(start: bytes) -> str | None:
     return _kind_in(_IMAGES, start)
 
 
-def _show_image(spot: ToolPath, file: BinaryIO, *, media: str, size: int, context: CallContext) -> ToolOutcome:
+def _show_image(target: ToolPath, file: BinaryIO, *, media: str, size: int, context: CallContext) -> ToolOutcome:
     if size > IMAGE:
-        raise ToolRefused(f"{spot.label} is an image of {size} bytes; at most {IMAGE} can be shown. Make it smaller.")
+        raise ToolRefused(f"{target.label} is an image of {size} bytes; at most {IMAGE} can be shown. Make it smaller.")
     content = file.read(IMAGE + 1)
     digest = hashlib.sha256(content).hexdigest()
     source = {"type": "base64", "media_type": media, "data": base64.b64encode(content).decode()}
     return ToolOutcome(
-        [{"type": "text", "text": f"{spot.label} ({media}, {size} bytes)"}, {"type": "image", "source": source}],
-        events=(FileSeen(at=context.now, path=spot.text, digest=digest),),
-        data={"path": spot.text, "media_type": media, "digest": digest},
+        [{"type": "text", "text": f"{target.label} ({media}, {size} bytes)"}, {"type": "image", "source": source}],
+        events=(FileSeen(at=context.now, path=target.text, digest=digest),),
+        data={"path": target.text, "media_type": media, "digest": digest},
     )
 
 
-def _refuse_binary(spot: ToolPath, start: bytes, size: int) -> None:
+def _refuse_binary(target: ToolPath, start: bytes, size: int) -> None:
     kind = _kind_in(_KINDS, start)
     if kind or b"\0" in start:
-        raise ToolRefused(f"{spot.label} is {kind or 'binary data'} of {size} bytes, and is not shown as text")
+        raise ToolRefused(f"{target.label} is {kind or 'binary data'} of {size} bytes, and is not shown as text")
 
 
 def _gather(file: BinaryIO, offset: int, limit: int) -> _Text:

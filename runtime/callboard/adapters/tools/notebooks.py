@@ -280,14 +280,18 @@ class EditNotebook(ChangeTool[EditNotebookInput]):
         )
 
     def plan(
-        self, arguments: EditNotebookInput, spot: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
+        self,
+        arguments: EditNotebookInput,
+        target: ToolPath,
+        existing: tuple[bytes, int] | None,
+        known_digest: str | None,
     ) -> FileChange:
         if existing is None:
             raise FileNotFoundError
         before = digest_of(existing[0])
-        refuse_changed(spot, before, known_digest)
-        book = read_cells(text_in(spot, existing[0]), spot.label)
-        text, report = _changed(arguments, book, spot.label)
+        refuse_changed(target, before, known_digest)
+        book = read_cells(text_in(target, existing[0]), target.label)
+        text, report = _changed(arguments, book, target.label)
         return FileChange(before, encoded(text, "new_source"), existing[1], report)
 
 
@@ -335,17 +339,17 @@ class ReadNotebook(TypedTool[ReadNotebookInput]):
         return self._root_cache.key(tool_input, folders)
 
     async def act(self, arguments: ReadNotebookInput, context: CallContext) -> ToolOutcome:
-        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
-        return await anyio.to_thread.run_sync(_shown, arguments, spot, context)
+        target = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+        return await anyio.to_thread.run_sync(_shown, arguments, target, context)
 
 
-def _shown(arguments: ReadNotebookInput, spot: ToolPath, context: CallContext) -> ToolOutcome:
-    with refusing_os_errors(spot):
-        existing = content_of(spot)
+def _shown(arguments: ReadNotebookInput, target: ToolPath, context: CallContext) -> ToolOutcome:
+    with refusing_os_errors(target):
+        existing = content_of(target)
         if existing is None:
             raise FileNotFoundError
     digest = digest_of(existing[0])
-    book = read_cells(text_in(spot, existing[0]), spot.label)
+    book = read_cells(text_in(target, existing[0]), target.label)
     cells = [book.find(arguments.cell_id)] if arguments.cell_id else book.cells
     answer = _Answer(WHOLE_OUTPUT if arguments.cell_id else OUTPUT)
     for cell in cells:
@@ -355,8 +359,8 @@ def _shown(arguments: ReadNotebookInput, spot: ToolPath, context: CallContext) -
         answer.add_cell(cell)
     if not cells:
         answer.add("[The notebook has no cells.]")
-    event = FileSeen(at=context.now, path=spot.text, digest=digest)
-    data: Json = {"path": spot.text, "cells": len(book.cells), "digest": digest}
+    event = FileSeen(at=context.now, path=target.text, digest=digest)
+    data: Json = {"path": target.text, "cells": len(book.cells), "digest": digest}
     blocks = answer.blocks
     content = blocks if len(blocks) > 1 else str(blocks[0]["text"])
     return ToolOutcome(content, events=(event,), data=data)

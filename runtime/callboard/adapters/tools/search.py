@@ -96,8 +96,8 @@ class ListFolder(TypedTool[ListFolderInput]):
 
     async def act(self, arguments: ListFolderInput, context: CallContext) -> ToolOutcome:
         unlisted = [_matcher(pattern, "ignore") for pattern in arguments.ignore]
-        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
-        rows = await anyio.to_thread.run_sync(_entries, spot)
+        target = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+        rows = await anyio.to_thread.run_sync(_entries, target)
         shown = [row for name, row in rows if not any(fits(name) for fits in unlisted)]
         page = page_of(((row, True) for row in shown), MOST_ENTRIES)
         cut = f"[Only {page.count} of {len(shown)} entries are shown. Leave some out with ignore, or use glob.]"
@@ -109,13 +109,13 @@ MOST_ENTRIES = 1_000
 """Most entries of a folder that are shown."""
 
 
-def _entries(spot: ToolPath) -> list[tuple[str, str]]:
+def _entries(target: ToolPath) -> list[tuple[str, str]]:
     """Return the name of each entry of a folder and its line, folders first. Raises `ToolRefused`."""
-    prefix = "" if spot.relative == "." else f"{spot.relative}/"
+    prefix = "" if target.relative == "." else f"{target.relative}/"
     rows: list[tuple[bool, str, str]] = []
-    with opened(spot) as descriptor, refusing_os_errors(spot), os.scandir(descriptor) as entries:
+    with opened(target) as descriptor, refusing_os_errors(target), os.scandir(descriptor) as entries:
         for entry in entries:
-            if prefix + entry.name in spot.closed:
+            if prefix + entry.name in target.closed:
                 continue
             name = os.fsencode(entry.name).decode(errors="replace")
             is_folder = entry.is_dir(follow_symlinks=False)
@@ -143,11 +143,11 @@ class Glob(TypedTool[GlobInput]):
 
     async def act(self, arguments: GlobInput, context: CallContext) -> ToolOutcome:
         fits = _matcher(arguments.pattern, "pattern")
-        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+        target = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
-            files, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
+            files, cut = await _in_thread(lambda stop: _walk(target, fits, stop))
             paths = [file.path for file in files]
-            page = page_of(((_display_path(path, spot, context), True) for path in paths), arguments.head_limit)
+            page = page_of(((_display_path(path, target, context), True) for path in paths), arguments.head_limit)
             text = page.text(len(paths), "files") or "No files fit."
             return ToolOutcome(text + _cut(cut), data={"files": len(paths), "shown": page.count})
         return _out_of_time("glob")
@@ -172,37 +172,37 @@ class Grep(TypedTool[GrepInput]):
     async def act(self, arguments: GrepInput, context: CallContext) -> ToolOutcome:
         glob = arguments.glob or "**"
         fits = _matcher(glob if "/" in glob else f"**/{glob}", "glob")
-        spot = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
+        target = self._root_cache.find(arguments.path, context.folders, grants=context.grants)
         with anyio.move_on_after(SECONDS):
-            candidates, cut = await _in_thread(lambda stop: _walk(spot, fits, stop))
+            candidates, cut = await _in_thread(lambda stop: _walk(target, fits, stop))
             files = [file.path for file in candidates if not file.link]
-            paths = await _in_thread(lambda stop: self._readable(files, spot, context))
-            hits = await self._find(arguments, spot, paths)
+            paths = await _in_thread(lambda stop: self._readable(files, target, context))
+            hits = await self._find(arguments, target, paths)
             matched = [path for path in paths if path in hits.lines]
             text, data = await _in_thread(
-                lambda stop: _render(arguments, spot, context, matches=(matched, hits), stop=stop)
+                lambda stop: _render(arguments, target, context, matches=(matched, hits), stop=stop)
             )
             note = "\n[There were too many matches; the search was stopped.]" if hits.cut else ""
             return ToolOutcome(text + note + _cut(cut) + _left_out(len(files) - len(paths)), data=data)
         return _out_of_time("grep")
 
-    def _readable(self, files: Sequence[str], spot: ToolPath, context: CallContext) -> list[str]:
+    def _readable(self, files: Sequence[str], target: ToolPath, context: CallContext) -> list[str]:
         """Return the files that may be searched.
 
         A search of many files shows none that, named alone, would be denied or need a question.
         """
         unread = [*self._unread, *rules_on_reading(readable_rules(context.spec.rules.deny), ())]
-        requested = spot.text
+        requested = target.text
         root = os.path.realpath(context.folders.root)
         home = str(Path.home())
         return [
-            path for path in files if not is_left_out(f"{spot.base}/{path}", requested, unread, root=root, home=home)
+            path for path in files if not is_left_out(f"{target.base}/{path}", requested, unread, root=root, home=home)
         ]
 
-    async def _find(self, arguments: GrepInput, spot: ToolPath, paths: Sequence[str]) -> SearchHits:
+    async def _find(self, arguments: GrepInput, target: ToolPath, paths: Sequence[str]) -> SearchHits:
         try:
             first = arguments.output_mode == "files_with_matches"
-            return await self._searcher.find(spot.base, paths, arguments.pattern, first=first)
+            return await self._searcher.find(target.base, paths, arguments.pattern, first=first)
         except BadPattern as error:
             raise ToolRefused(f"pattern is not a regular expression: {error}") from error
 
@@ -232,25 +232,25 @@ async def _in_thread(work: Callable[[threading.Event], T]) -> T:
         stop.set()
 
 
-def _walk(spot: ToolPath, fits: Callable[[str], bool], stop: threading.Event) -> tuple[list[FoundFile], bool]:
-    """Return the matching files beneath the spot, and True if there were too many.
+def _walk(target: ToolPath, fits: Callable[[str], bool], stop: threading.Event) -> tuple[list[FoundFile], bool]:
+    """Return the matching files beneath the target, and True if there were too many.
 
-    If the spot is a file, return the spot itself.
+    If the target is a file, return the target itself.
     """
     try:
-        status = os.lstat(spot.path)
+        status = os.lstat(target.path)
         if stat.S_ISREG(status.st_mode):
-            return [FoundFile(spot.relative, status.st_mtime_ns)], False
-        walk = FolderWalk(spot.open_base, stop, spot.closed)
-        files = walk.files("" if spot.relative == "." else spot.relative)
-        return [file for file in files if fits(_from(spot, file.path))], walk.cut
+            return [FoundFile(target.relative, status.st_mtime_ns)], False
+        walk = FolderWalk(target.open_base, stop, target.closed)
+        files = walk.files("" if target.relative == "." else target.relative)
+        return [file for file in files if fits(_from(target, file.path))], walk.cut
     except OSError as error:
-        raise ToolRefused(f"{spot.label}: {error.strerror}") from error
+        raise ToolRefused(f"{target.label}: {error.strerror}") from error
 
 
 def _render(
     arguments: GrepInput,
-    spot: ToolPath,
+    target: ToolPath,
     context: CallContext,
     *,
     matches: tuple[Sequence[str], SearchHits],
@@ -258,9 +258,9 @@ def _render(
 ) -> tuple[str, Json]:
     """Return the answer of grep, and its numbers."""
     paths, hits = matches
-    folder = spot.open_base()
+    folder = target.open_base()
     try:
-        pages = Pages(folder, lambda path: _display_path(path, spot, context), stop)
+        pages = Pages(folder, lambda path: _display_path(path, target, context), stop)
         texts = pages.texts(paths)
         lines = sum(len(hits.lines[path]) for path in texts)
         if arguments.output_mode == "content":
@@ -285,15 +285,15 @@ def _matcher(pattern: str, field: str) -> Callable[[str], bool]:
         raise ToolRefused(f"{field} {pattern[:100]!r} is not a glob: {error}") from error
 
 
-def _from(spot: ToolPath, path: str) -> str:
+def _from(target: ToolPath, path: str) -> str:
     """Return the path relative to the requested folder."""
-    return path if spot.relative == "." else path[len(spot.relative) + 1 :]
+    return path if target.relative == "." else path[len(target.relative) + 1 :]
 
 
-def _display_path(path: str, spot: ToolPath, context: CallContext) -> str:
+def _display_path(path: str, target: ToolPath, context: CallContext) -> str:
     """Return the path as the agent names it: relative to its folder, absolute outside."""
-    inside = spot.base == Path(os.path.realpath(context.folders.root))
-    named = path if inside else f"{spot.base}/{path}"
+    inside = target.base == Path(os.path.realpath(context.folders.root))
+    named = path if inside else f"{target.base}/{path}"
     return os.fsencode(named).decode(errors="replace")
 
 

@@ -56,7 +56,7 @@ def rules(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
 
     async def read(handle: SessionHandle) -> tuple[Sequence[SessionRule], bool]:
         every = handle.rules.all()
-        return (every if all_ else handle.rules.standing()), bool(every)
+        return (every if all_ else handle.rules.active_rules()), bool(every)
 
     now = time.time()
     rows, any_rules = with_handle(invocation, session, read)

@@ -217,7 +217,7 @@ def _always_option(time_: str, *, given_for: bool, always: bool) -> AlwaysAllow 
 async def _details(handle: SessionHandle, request_id: str) -> RequestDetails:
     requests = handle.requests(pending_only=False)
     request = find_request(requests, request_id)
-    return details_of(request, requests, await handle.moved(request) if request.status == "pending" else "")
+    return details_of(request, requests, await handle.commit_change(request) if request.status == "pending" else "")
 
 
 def _edited(plan: Request, file: str | None, workspace: Path) -> str:
@@ -253,7 +253,7 @@ def _answer_and_print(invocation: Invocation, session: str | None, request_id: s
             raise UsageError(refused)
         if reply.always is not None:
             made.extend(created_rule_lines(await handle.rules.made_by(request.id)))
-        return RequestDetails(request, note=await handle.moved(request) if reply.status == "approved" else "")
+        return RequestDetails(request, note=await handle.commit_change(request) if reply.status == "approved" else "")
 
     done = with_handle(invocation, session, giving, request=request_id)
     suffix = " as edited" if reply.plan else f", option {reply.option}" if reply.option else ""

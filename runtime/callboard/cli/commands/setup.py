@@ -34,7 +34,7 @@ from callboard.cli.views.settings import CORRECT_FIRST
 from callboard.config.other_services import other_service
 from callboard.config.settings import LoadedSettings, load_settings
 from callboard.config.settings_file import withheld_fault
-from callboard.config.trust import Trust, standing
+from callboard.config.trust import Trust, stored_trust
 from callboard.core.trust.claims import printable
 from callboard.engine.commands import stored_sessions
 from callboard.engine.rate_limits.limiter import rates_of
@@ -160,7 +160,7 @@ def _examine(workspace: Path, notice: Notice) -> list[Finding]:
         rates: list[RateNotice] = []
         findings += anyio.run(partial(_examine_store, places, settings, rates, notice=notice))
         findings += map(_examine_rate, rates)
-    now = standing(places.workspace, places.config)
+    now = stored_trust(places.workspace, places.config)
     findings.append(_examine_trust(now))
     try:
         loaded = load_settings(

@@ -21,7 +21,7 @@ from callboard.cli.terminal.keyboard import PersonGate, person_is_there
 from callboard.cli.terminal.terminal import Block, Line, block
 from callboard.cli.views.listings import as_json as json_of
 from callboard.cli.views.trust import claims_block
-from callboard.config.trust import Trust, changed, keep, standing
+from callboard.config.trust import Trust, claim_changes, keep, stored_trust
 from callboard.core.trust.claims import printable
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.errors import UsageError
@@ -43,7 +43,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
     invocation = ctx.ensure_object(Invocation)
     refuse_inside_tool("Trusting a workspace")
     places = find_places(invocation.workspace, writable=False)
-    now = standing(places.workspace, places.config)
+    now = stored_trust(places.workspace, places.config)
     if not now.trusted and not yes and not (person_is_there() and sys.stdout.isatty()):
         raise UsageError(
             "there is no terminal for the question: read `callboard trust show`, then run `callboard trust --yes`"
@@ -55,7 +55,7 @@ def trust(ctx: click.Context, /, yes: bool) -> None:
         if now.trusted:
             terminal.rows(block(_status(now), "good"))
             return
-        changes = changed(now.workspace_claims, TrustFile(places.config).read())
+        changes = claim_changes(now.workspace_claims, TrustFile(places.config).read())
         if yes or anyio.run(gate.ask, now.workspace_claims, changes):
             keep(now.workspace_claims, places.config)
             terminal.rows(
@@ -73,7 +73,7 @@ def show(invocation: Invocation, /, json_: bool) -> None:
     """List the content of this workspace that needs trust, and whether it is trusted."""
     places, now = _current_trust(invocation)
     workspace_claims = now.workspace_claims
-    changes = None if now.trusted else changed(workspace_claims, TrustFile(places.config).read())
+    changes = None if now.trusted else claim_changes(workspace_claims, TrustFile(places.config).read())
     with terminal_of(invocation) as terminal:
         if json_:
             facts = {
@@ -137,7 +137,7 @@ def revoke(invocation: Invocation, /, workspaces: Sequence[Path]) -> None:
 
 def _current_trust(invocation: Invocation) -> tuple[WorkspacePaths, Trust]:
     places = find_places(invocation.workspace, writable=False)
-    return places, standing(places.workspace, places.config)
+    return places, stored_trust(places.workspace, places.config)
 
 
 def _status(now: Trust) -> str:

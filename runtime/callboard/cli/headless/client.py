@@ -280,7 +280,7 @@ class ClientApprover:
         """Add and revoke session rules. `besides`: allow rules that the answer itself adds."""
         texts = {_key(text): text for text in change.rules}
         if change.kind != "add":
-            removed = [rule for rule in session.rules.standing() if rule.effect == change.effect]
+            removed = [rule for rule in session.rules.active_rules() if rule.effect == change.effect]
             if change.kind == "remove":
                 removed = [rule for rule in removed if _key(rule.rule) in texts]
                 for key in texts.keys() - {_key(rule.rule) for rule in removed}:

@@ -116,7 +116,7 @@ class Tools:
         _, handle = await self._handle(arguments)
         requests = handle.requests(pending_only=False)
         request = find_request(requests, _text(arguments, "request"))
-        note = await handle.moved(request) if request.status == "pending" else ""
+        note = await handle.commit_change(request) if request.status == "pending" else ""
         return {"session": handle.id, "request": request_json(details_of(request, requests, note))}
 
     async def team(self, arguments: Json, report: Report) -> Json:
@@ -160,7 +160,7 @@ class Tools:
         await self._sessions.ensure_hosted(workspace, handle.id)
         handle = await workspace.handle(handle.id)
         now = find_request(handle.requests(pending_only=False), request.id)
-        note = await handle.moved(request) if status == "approved" else ""
+        note = await handle.commit_change(request) if status == "approved" else ""
         return {"session": handle.id, "request": REQUESTS.summarize(now), "note": note}
 
     # State

@@ -63,7 +63,7 @@ class PlainLine:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         return await self._line(question, leave)
 
-    def call(self) -> None:
+    def interrupt(self) -> None:
         """See `PromptLine.call`."""
         if self._reading is not None:
             self._reading.cancel()
@@ -73,7 +73,7 @@ class PlainLine:
 
     def _on_interrupt(self) -> None:
         self._interrupted = True
-        self.call()
+        self.interrupt()
 
     async def _line(self, question: str, leave: Callable[[], bool]) -> str:
         if leave():

@@ -1,8 +1,8 @@
 """Prompt line: a person types on it while the output of agents appears above it, with draft and cursor unchanged.
 
 Only one thing is typed at a time: a line of the person, or the answer to a question, which replaces the line and
-restores it with the draft. `call` interrupts either for something urgent. This module does not interpret a line, and
-requires a terminal.
+restores it with the draft. `interrupt` interrupts either for something urgent. This module does not interpret a line,
+and requires a terminal.
 
 The terminal is never asked for its cursor position: over a slow connection a late answer would be read as typing, and
 some terminals never answer.
@@ -62,14 +62,14 @@ REDRAW = 0.1
 """Minimum seconds between two redraws that no key caused."""
 TICK = 1.0
 """Seconds between two checks of texts that change with the time."""
-_MENU = 8
+_MENU_ROWS = 8
 _ROWS_FOR_STATUS = 4
 _ROWS_FOR_GAP = 12
 """Least rows of a terminal that has an empty row above the prompt."""
 _ROWS_FOR_FRAME = 14
 
 
-def folded(text: str, columns: int) -> str:
+def wrap_prompt(text: str, columns: int) -> str:
     """Break the text before the cursor between words if it is longer than the line."""
     return "\n".join(textwrap.wrap(text, max(columns, 20), break_on_hyphens=False)) + " "
 
@@ -107,7 +107,7 @@ class LineFrame(Protocol):
         ...
 
 
-class _Screen(Vt100_Output):
+class _TerminalOutput(Vt100_Output):
     """Terminal that is never asked for its cursor position."""
 
     def get_rows_below_cursor_position(self) -> int:
@@ -121,27 +121,27 @@ class PromptLine:
     def __init__(
         self,
         terminal: Terminal,
-        around: LineFrame,
+        frame: LineFrame,
         *,
         history: History | None = None,
         completer: Completer | None = None,
     ) -> None:
         self._terminal = terminal
-        self._around = around
+        self._frame = frame
         self._history = history or InMemoryHistory()
         self._completer = completer
-        self._own: PromptSession[str] | None = None
-        self._active: PromptSession[str] | None = None
+        self._draft_session: PromptSession[str] | None = None
+        self._active_session: PromptSession[str] | None = None
         self._output: Vt100_Output | None = None
-        self._hold = ExitStack()
+        self._modes = ExitStack()
         self._canvas = terminal.canvas
         self._texts: tuple[Sequence[Line], str] = ((), "")
         """Texts above and below the line."""
         self._texts_for = (0, 0)
         """Screen size for which the texts were made."""
         self._drawn = float("-inf")
-        self._due: asyncio.TimerHandle | None = None
-        self._tick: asyncio.TimerHandle | None = None
+        self._redraw_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
         """Timer of the next check of texts that change with the time."""
         self._keys = NewestKey()
         self.draft = Draft()
@@ -150,46 +150,50 @@ class PromptLine:
     def display(self) -> Generator[None]:
         """Print above the line during the block, and echo keys only through the line."""
         canvas = cast("TextIO", self._canvas)
-        self._output = _Screen.from_pty(canvas, term=os.environ.get("TERM")) if canvas.isatty() else None
-        with self._hold:
+        self._output = _TerminalOutput.from_pty(canvas, term=os.environ.get("TERM")) if canvas.isatty() else None
+        with self._modes:
             _keep_typed_ahead()
-            self._take()
+            self._take_terminal()
             try:
                 yield
             finally:
                 self._stop_timers()
 
     def _stop_timers(self) -> None:
-        for timer in (self._due, self._tick):
+        for timer in (self._redraw_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
 
     @contextmanager
     def hand_over(self) -> Generator[None]:
         """Give the screen and the keyboard to another program during the block."""
-        self._hold.close()
+        self._modes.close()
         try:
             yield
         finally:
-            self._take()
+            self._take_terminal()
 
-    def _take(self) -> None:
+    def _take_terminal(self) -> None:
         keep_pastes_whole(get_app_session().input)
-        self._hold.callback(release)  # runs after the end of raw mode, which restores the mode that holds keys back
+        self._modes.callback(release)  # runs after the end of raw mode, which restores the mode that holds keys back
         # For the whole time, not only while a line is read: a key typed between two lines would be echoed into the
         # output (docs/decisions/0019-one-writer-draws-the-line.md).
-        self._hold.enter_context(get_app_session().input.raw_mode())
+        self._modes.enter_context(get_app_session().input.raw_mode())
         strays = StrayOutput(self._terminal)
         # Output of libraries would overwrite the line.
-        self._hold.enter_context(redirect_stdout(strays))
-        self._hold.enter_context(redirect_stderr(strays))
-        above = OutputAbove(self._canvas, self._typing)
-        self._hold.callback(above.close)
+        self._modes.enter_context(redirect_stdout(strays))
+        self._modes.enter_context(redirect_stderr(strays))
+        above = OutputAbove(self._canvas, self._running_app)
+        self._modes.callback(above.close)
         self._terminal.show_above(above.write)
-        self._hold.callback(self._terminal.show_above, None)
+        self._modes.callback(self._terminal.show_above, None)
 
-    def _typing(self) -> Application[str] | None:
-        return self._active.app if self._active is not None and self._active.app.is_running else None
+    def _running_app(self) -> Application[str] | None:
+        return (
+            self._active_session.app
+            if self._active_session is not None and self._active_session.app.is_running
+            else None
+        )
 
     async def read(self, leave: Callable[[], bool]) -> str:
         """Return the line that the person sends, starting with the draft.
@@ -197,28 +201,28 @@ class PromptLine:
         Raises `LineInterrupted` (at once if `leave` returns True), `EOFError` and `KeyboardInterrupt`, and then keeps
         the draft. Keys that were meant for a withdrawn question are dropped: a line ended by them is empty.
         """
-        line = self._own = self._own or self._session()
+        line = self._draft_session = self._draft_session or self._session()
         buffer = line.default_buffer
         pause = KeyPause(line, self._keys, lambda typed: buffer.set_document(_document(self.draft)))
 
-        def begun() -> None:
+        def start() -> None:
             buffer.cursor_position = self.draft.cursor
             pause.begin()
             if leave():
-                self.call()
+                self.interrupt()
 
-        self._texts = self._now()
-        self._active = line
+        self._texts = self._current_texts()
+        self._active_session = line
         self._tick_soon()
         try:
             typed = await line.prompt_async(
-                self._message, default=self.draft.text, pre_run=begun, handle_sigint=False, set_exception_handler=False
+                self._message, default=self.draft.text, pre_run=start, handle_sigint=False, set_exception_handler=False
             )
         except BaseException:  # keep the draft at any interruption: a question, Ctrl-C, the end
             self.draft = self.draft if pause.crossing else Draft(buffer.text, buffer.cursor_position)
             raise
         finally:
-            self._active = None
+            self._active_session = None
             pause.end()
         self._keys.ended()
         if pause.crossing:
@@ -256,32 +260,32 @@ class PromptLine:
         pause.over = drawn is not None and drawn.frame.repeated  # a further line about the request on the screen
         timers = ExitStack()
 
-        def begun() -> None:
+        def start() -> None:
             pause.begin()
             if drawn is not None and (seconds := drawn.seconds_until_near()) is not None:
                 timers.callback(asyncio.get_running_loop().call_later(seconds, line.app.invalidate).cancel)
             if leave():
-                self.call()
+                self.interrupt()
 
         def message() -> AnyFormattedText:
             size = line.app.output.get_size()
             if drawn is None:
-                return folded(question, size.columns)
+                return wrap_prompt(question, size.columns)
             above = styled(drawn.rows(size.columns, size.rows), color=self._terminal.paints)
             return merge_formatted_text([ANSI(above), [("bold", drawn.prompt(question, size.columns))]])
 
         if drawn is not None:
             answer_keys(line, drawn, lambda: pause.over)
-        self._active = line
+        self._active_session = line
         try:
             typed = await line.prompt_async(
                 message,
                 handle_sigint=False,
-                pre_run=begun,
+                pre_run=start,
                 set_exception_handler=False,
             )
         finally:
-            self._active = None
+            self._active_session = None
             timers.close()
             pause.end()
             if pause.crossing:
@@ -293,24 +297,28 @@ class PromptLine:
 
     def redraw_question(self) -> bool:
         """Draw the frame of the question on the screen again; return False if there is none."""
-        if self._active is None or self._active is self._own:
+        if self._active_session is None or self._active_session is self._draft_session:
             return False
-        self._active.app.invalidate()
+        self._active_session.app.invalidate()
         return True
 
-    def call(self) -> None:
+    def interrupt(self) -> None:
         """Interrupt the line that is being typed, if any."""
-        if self._active is not None and self._active.app.is_running and not self._active.app.is_done:
-            self._active.app.exit(exception=LineInterrupted())
+        if (
+            self._active_session is not None
+            and self._active_session.app.is_running
+            and not self._active_session.app.is_done
+        ):
+            self._active_session.app.exit(exception=LineInterrupted())
 
     def redraw(self) -> None:
         """Check soon for a change above or below the line, and draw it if there is one."""
-        if self._due is None and self._active is not None:
+        if self._redraw_timer is None and self._active_session is not None:
             loop = asyncio.get_running_loop()
-            self._due = loop.call_later(max(0.0, self._drawn + REDRAW - loop.time()), self._redraw_now)
+            self._redraw_timer = loop.call_later(max(0.0, self._drawn + REDRAW - loop.time()), self._redraw_now)
 
     def _redraw_now(self) -> None:
-        self._due = None
+        self._redraw_timer = None
         self._drawn = asyncio.get_running_loop().time()
         # Drawings would pile up for a terminal that accepts no output
         # (test_a_terminal_that_takes_nothing_holds_up_no_agent).
@@ -318,9 +326,13 @@ class PromptLine:
             self.redraw()  # try again later
             return
         self._tick_soon()
-        if self._own is None or self._own is not self._active or not self._own.app.is_running:
+        if (
+            self._draft_session is None
+            or self._draft_session is not self._active_session
+            or not self._draft_session.app.is_running
+        ):
             return
-        texts = self._now()
+        texts = self._current_texts()
         if texts == self._texts:
             return
         moves = len(texts[0]) != len(self._texts[0])
@@ -330,24 +342,24 @@ class PromptLine:
             # replaces the status line stays as wide as the screen for a terminal that breaks rows when it becomes
             # narrower, so that the list could not be erased then.
             with self._canvas.frame():
-                self._own.app.renderer.erase(leave_alternate_screen=False)
-                draw_now(self._own.app)
+                self._draft_session.app.renderer.erase(leave_alternate_screen=False)
+                draw_now(self._draft_session.app)
         else:
-            self._own.app.invalidate()
+            self._draft_session.app.invalidate()
 
     def _tick_soon(self) -> None:
         """Check the texts again in a second, while they change with the time."""
-        if self._tick is None and self._active is not None and self._around.moves:
-            self._tick = asyncio.get_running_loop().call_later(TICK, self._ticked)
+        if self._tick_timer is None and self._active_session is not None and self._frame.moves:
+            self._tick_timer = asyncio.get_running_loop().call_later(TICK, self._ticked)
 
     def _ticked(self) -> None:
-        self._tick = None
+        self._tick_timer = None
         self.redraw()
 
-    def _now(self) -> tuple[Sequence[Line], str]:
+    def _current_texts(self) -> tuple[Sequence[Line], str]:
         size = self._texts_for = self._size()
         gap = (Line(""),) if size[1] >= _ROWS_FOR_GAP else ()
-        return (*self._around.above(*size), *gap), self._around.below(*size)
+        return (*self._frame.above(*size), *gap), self._frame.below(*size)
 
     def _size(self) -> tuple[int, int]:
         """Return the current columns and rows of the screen."""
@@ -359,7 +371,7 @@ class PromptLine:
     def _toolbar(self) -> ANSI | None:
         """Return the status for the current screen size, if there is room for it."""
         if self._size() != self._texts_for:
-            self._texts = self._now()
+            self._texts = self._current_texts()
         text = self._texts[1] if self._texts_for[1] >= _ROWS_FOR_STATUS else ""
         return ANSI(text) if text else None
 
@@ -367,7 +379,7 @@ class PromptLine:
         return FormattedText([*fragments(self._texts[0], color=self._terminal.paints), ("bold", "> ")])
 
     def _press(self, key: PanelKey) -> None:
-        self._around.press(key)
+        self._frame.press(key)
         self.redraw()
 
     def _session(self) -> PromptSession[str]:
@@ -379,7 +391,7 @@ class PromptLine:
             erase_when_done=True,  # a sent line is printed like other output, to keep the order
             multiline=True,
             prompt_continuation="  ",
-            key_bindings=line_keys(self._around, self._press),
+            key_bindings=line_keys(self._frame, self._press),
             search_ignore_case=True,
             bottom_toolbar=self._toolbar,
             output=self._output,
@@ -399,7 +411,7 @@ def _document(draft: Draft) -> Document:
 def _height(session: PromptSession[str], rows: int) -> Dimension:
     """Return a height of at most half the screen, with room for the menu only while it is open."""
     most = max(1, rows // 2)
-    return Dimension(min=min(_MENU, most) if session.default_buffer.complete_state is not None else 1, max=most)
+    return Dimension(min=min(_MENU_ROWS, most) if session.default_buffer.complete_state is not None else 1, max=most)
 
 
 def _keep_typed_ahead() -> None:
@@ -439,7 +451,7 @@ class OutputAbove:
     def __init__(self, canvas: Canvas, typing: Callable[[], Application[str] | None]) -> None:
         """Create it in the event loop that draws. `typing`: returns the line on the screen, if there is one."""
         self._canvas = canvas
-        self._typing = typing
+        self._running_app = typing
         self._loop = asyncio.get_running_loop()
         # Held while texts are added or taken, never while writing.
         self._lock = threading.Lock()
@@ -467,7 +479,7 @@ class OutputAbove:
         A key typed then is echoed or changed. The screen receives the text and the line in one piece, so that nothing
         flickers.
         """
-        line = self._typing()
+        line = self._running_app()
         if line is None:
             self._put()
             return

@@ -290,7 +290,7 @@ class Repl:
 
     def _call(self) -> None:
         """Interrupt the line that is being typed; the loop then checks for work."""
-        self._line.call()
+        self._line.interrupt()
 
     async def _edit_now(self, request: Request) -> str:
         """Open the editor in place of this prompt line, and restore the line when the editor closes."""

@@ -369,7 +369,7 @@ async def show(console: SlashContext, arguments: str) -> Block:
         return block(WHICH, "warn")
     requests = console.session.requests(pending_only=False)
     request = find_request(requests, arguments)
-    return request_page(details_of(request, requests, await console.session.moved(request)))
+    return request_page(details_of(request, requests, await console.session.commit_change(request)))
 
 
 async def approve(console: SlashContext, arguments: str) -> Block:

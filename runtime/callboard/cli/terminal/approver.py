@@ -79,7 +79,7 @@ class Rows(Protocol):
         """Return the current requests of the session."""
         ...
 
-    async def moved(self, request: Request) -> str:
+    async def commit_change(self, request: Request) -> str:
         """Return the changes around a plan since it was submitted; empty if there are none."""
         ...
 
@@ -242,7 +242,7 @@ class PersonApprover:
         if request.kind != "plan" or self._terminal is None:
             return ""
         await self._attached.wait()  # a resumed session asks before its front end is attached
-        return await self._rows.moved(request) if self._rows is not None else ""
+        return await self._rows.commit_change(request) if self._rows is not None else ""
 
     def _further_lines(self, request: Request) -> tuple[Line, ...]:
         """Return lines on how to edit a plan, and on the waiting requests for this person.

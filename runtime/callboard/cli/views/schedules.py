@@ -16,7 +16,7 @@ from callboard.core.scheduling import budget_words, next_slot
 from callboard.core.scheduling.cron import CronInvalid
 from callboard.core.scheduling.describe import describe, local_time
 from callboard.core.scheduling.due import COUNTED
-from callboard.core.scheduling.fields import duration_words
+from callboard.core.scheduling.fields import format_duration
 from callboard.core.scheduling.history import FireStats, seconds_of, upcoming
 from callboard.core.scheduling.trigger import when_of
 from callboard.sessions.inspect.resources import (
@@ -149,7 +149,11 @@ def draft_block(schedule: Schedule, now: float, *, note: str = "") -> Block:
 
     The lines have the meaning, the next times, the jitter and the schedule's own rules.
     """
-    lines = [f"{schedule.name or schedule.id}: {meaning(schedule)}", *_next_times(schedule, now), *rule_lines(schedule)]
+    lines = [
+        f"{schedule.name or schedule.id}: {firing_description(schedule)}",
+        *_next_times(schedule, now),
+        *rule_lines(schedule),
+    ]
     if budget_words(schedule.budget) or budget_words(schedule.fire_budget):
         lines.append(_budget_line(schedule))
     lines += [note] if note else []
@@ -160,13 +164,13 @@ def draft_json(schedule: Schedule, now: float) -> dict[str, Any]:
     """Return the row, its description, its next times and the jitter of the first (seconds)."""
     return {
         **plain_row(schedule),
-        "words": meaning(schedule),
+        "words": firing_description(schedule),
         "next": next_times(schedule, now, SHOWN),
         "put_off": next_jitter(schedule),
     }
 
 
-def meaning(schedule: Schedule) -> str:
+def firing_description(schedule: Schedule) -> str:
     """Return a description of when the schedule fires, or why it cannot."""
     try:
         text = describe(when_of(schedule))
@@ -186,7 +190,7 @@ def next_jitter(schedule: Schedule) -> float:
 
 
 def _lines(schedule: Schedule, spent: ScheduleSpent, now: float) -> Iterator[str]:
-    yield f"{schedule.id}: {meaning(schedule)}"
+    yield f"{schedule.id}: {firing_description(schedule)}"
     if schedule.name:
         yield f"name: {schedule.name}"
     yield f"state: {schedule_state(schedule)}"
@@ -218,7 +222,7 @@ def _next_times(schedule: Schedule, now: float) -> Iterator[str]:
     yield from (f"next: {local_time(zone, at)}" for at in times)
     seconds = next_jitter(schedule) if times else 0.0
     if seconds >= 1:
-        yield f"jitter: each is delayed by {duration_words(seconds)}, the same on each day"
+        yield f"jitter: each is delayed by {format_duration(seconds)}, the same on each day"
 
 
 def rule_lines(schedule: Schedule) -> Iterator[str]:
@@ -232,7 +236,7 @@ def rule_lines(schedule: Schedule) -> Iterator[str]:
         of = f", of type {schedule.target}" if schedule.target != "lead" else ""
         yield f"context: {contexts[schedule.context]}{of}"
     missed = schedule.misfire + (f", at most {schedule.misfire_cap}" if schedule.misfire == "all" else "")
-    window = f", not later than {duration_words(schedule.window)}" if schedule.window is not None else ""
+    window = f", not later than {format_duration(schedule.window)}" if schedule.window is not None else ""
     if missed != "latest" or window:
         yield f"missed runs: {missed}{window}"
     if schedule.overlap != "skip":
@@ -240,7 +244,7 @@ def rule_lines(schedule: Schedule) -> Iterator[str]:
     if schedule.deliver != "turn":
         yield "deliver: into the running turn"
     if schedule.deadline is not None:
-        yield f"deadline: its turn is stopped after {duration_words(schedule.deadline)}"
+        yield f"deadline: its turn is stopped after {format_duration(schedule.deadline)}"
     if schedule.retries:
         yield f"retries: {schedule.retries} after a failed fire"
     yield from _rights(schedule)

@@ -18,7 +18,7 @@ from callboard.cli.views.listings import table
 from callboard.config.setting_keys import SettingKey, key_of
 from callboard.config.settings import LoadedSettings
 from callboard.config.settings_file import SettingsFile, displayed, settings_here, value_at, withheld_fault
-from callboard.config.trust import Trust, standing
+from callboard.config.trust import Trust, stored_trust
 from callboard.core.permissions.rule_check import rule_note
 from callboard.core.trust.claims import printable
 from callboard.sessions.places import find_places
@@ -169,7 +169,7 @@ class SettingsEditor:
 
     def _obstacles(self, file: SettingsFile, address: Address) -> list[str]:
         """Return why new sessions do not use the value in a file; empty if they do."""
-        if file.workspace is not None and not standing(file.workspace, file.config).trusted:
+        if file.workspace is not None and not stored_trust(file.workspace, file.config).trusted:
             return ["the content of this workspace is used once you trust it: `callboard trust`"]
         try:
             loaded = self._loaded(trust=False)

@@ -26,7 +26,7 @@ class CallProgress:
         self._position = position
         self._ended = 0
 
-    def saw(self, position: int, event: Event) -> None:
+    def handle_event(self, position: int, event: Event) -> None:
         """Process an event of the journal."""
         self._position = max(position, self._position)
         match event:
@@ -64,15 +64,15 @@ class LiveGate:
             self._held = [LiveFrame(frame.reply, "lost")]
         return []
 
-    def saw(self, position: int, event: Event) -> list[LiveFrame]:
+    def handle_event(self, position: int, event: Event) -> list[LiveFrame]:
         """Process an event of the journal, and return the frames to show after it."""
-        self._progress.saw(position, event)
+        self._progress.handle_event(position, event)
         waiting = self._held
         self._held = []
         return [visible for frame in waiting for visible in self.take(frame)]
 
     def void_reason(self, event: Event) -> str:
-        """Return why the text that was shown is void, before `saw` gets the event; empty if it is not."""
+        """Return why the text that was shown is void, before `handle_event` gets the event; empty if it is not."""
         if self._visible is None or self._progress.is_past(self._visible):
             return ""
         match event:

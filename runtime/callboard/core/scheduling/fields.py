@@ -32,18 +32,20 @@ LONGEST_PROMPT = 100_000
 """Maximum characters: about 25,000 tokens at each fire."""
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 MOST_RETRIES = 10
-MOST_MADE_UP = 1_000
+MOST_CATCH_UP_RUNS = 1_000
 """Maximum number of missed runs that `misfire: all` may run later."""
 
 _NAME = late_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _AGENT_TYPE = late_pattern(r"(?:[A-Za-z0-9][\w.-]{0,63}:){0,8}[a-z0-9][a-z0-9-]{0,63}")
 """Name of a type; `plugin:name` or `plugin:folder:name` for a type of a plugin."""
-_PART = late_pattern(r"([0-9]{1,9})(d|h|m|s)")
+_DURATION_PART = late_pattern(r"([0-9]{1,9})(d|h|m|s)")
 _UNITS = MappingProxyType({"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0})
-_NONE = frozenset({"", "none"})
+_NONE_WORDS = frozenset({"", "none"})
 _MODES = get_args(PermissionMode)
 _RIGHTS = MappingProxyType({"permission_mode": "mode", "allow": "allow", "ask": "ask", "deny": "deny"})
-_KINDS: Mapping[str, bool] = MappingProxyType({"cost_usd": False, "tokens": True, "steps": True, "seconds": False})
+_BUDGET_KINDS: Mapping[str, bool] = MappingProxyType(
+    {"cost_usd": False, "tokens": True, "steps": True, "seconds": False}
+)
 """Kinds of a budget; True: whole numbers only."""
 
 
@@ -57,7 +59,7 @@ class InvalidField(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _ParseContext:
     """Context for parsing a value: the time zone, and the time. None: the value is not checked against the time."""
 
     zone: str
@@ -74,14 +76,14 @@ def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | N
     for name in values:
         if name not in FIELDS:
             raise InvalidField(name, f"is not a field of a schedule: {nearest_field(name)}")
-    zone = _text("timezone", values["timezone"]) if "timezone" in values else schedule.timezone
-    _known_zone(zone)
+    zone = _read_text("timezone", values["timezone"]) if "timezone" in values else schedule.timezone
+    _check_zone(zone)
     update: dict[str, Any] = {}
     rights: dict[str, Any] = {}
     for name, value in values.items():
         target = rights if name in _RIGHTS else update
         key, reader = _READERS[name]
-        target[key] = reader(name, value, _Around(zone, now))
+        target[key] = reader(name, value, _ParseContext(zone, now))
     if update.get("target", "lead") != "lead" and "context" not in update and schedule.context == "lead":
         update["context"] = "fresh"
     if update.get("context") == "lead" and "target" not in update:
@@ -91,7 +93,7 @@ def with_fields(schedule: Schedule, values: Mapping[str, object], now: float | N
             own: Budget = getattr(schedule, name)
             update[name] = own.model_copy(update=update[name].model_dump(exclude_none=True))
     update["rights"] = schedule.rights.model_copy(update=rights)
-    return _checked(schedule.model_copy(update=update))
+    return _check_schedule(schedule.model_copy(update=update))
 
 
 def nearest_field(name: str) -> str:
@@ -106,7 +108,7 @@ def read_duration(field: str, value: object) -> float:
         seconds = float(value)
     else:
         text = str(value).strip().lower()
-        parts = _PART.findall(text)
+        parts = _DURATION_PART.findall(text)
         if text.replace(".", "", 1).isdecimal() and len(text) <= 12:
             seconds = float(text)
         elif parts and "".join(number + unit for number, unit in parts) == text:
@@ -118,7 +120,7 @@ def read_duration(field: str, value: object) -> float:
     return seconds
 
 
-def duration_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return the shortest text for a duration: `1h30m`; `0s` for none."""
     remaining = round(seconds)
     text = ""
@@ -128,15 +130,15 @@ def duration_words(seconds: float) -> str:
     return text or "0s"
 
 
-def rough_duration(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """Return a duration for a person, in its two largest units: `1824d19h` for 157,663,559 seconds."""
     for first, second in pairwise(_UNITS.values()):
         if seconds >= first:
-            return duration_words(seconds - seconds % second)
-    return duration_words(seconds)
+            return format_duration(seconds - seconds % second)
+    return format_duration(seconds)
 
 
-def _checked(schedule: Schedule) -> Schedule:
+def _check_schedule(schedule: Schedule) -> Schedule:
     """Check the schedule as a whole and return it. Raises `InvalidField`."""
     try:
         when = parse_when(schedule.cron, schedule.timezone)
@@ -154,14 +156,14 @@ def _checked(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _known_zone(zone: str) -> None:
+def _check_zone(zone: str) -> None:
     try:
         parse_cron("@daily", zone)
     except CronInvalid as wrong:
         raise InvalidField("timezone", str(wrong).removeprefix("timezone: ")) from wrong
 
 
-def _text(field: str, value: object, _: _Around | None = None) -> str:
+def _read_text(field: str, value: object, _: _ParseContext | None = None) -> str:
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise InvalidField(field, f"{_quoted(value)} is not text")
     text = str(value).strip()
@@ -170,8 +172,8 @@ def _text(field: str, value: object, _: _Around | None = None) -> str:
     return text
 
 
-def _prompt(field: str, value: object, around: _Around) -> str:
-    text = _text(field, value)
+def _read_prompt(field: str, value: object, context: _ParseContext) -> str:
+    text = _read_text(field, value)
     if len(text) > LONGEST_PROMPT:
         raise InvalidField(
             field, f"has {len(text):,} characters: write at most {LONGEST_PROMPT:,}, or name a file in it"
@@ -179,9 +181,9 @@ def _prompt(field: str, value: object, around: _Around) -> str:
     return text
 
 
-def _name(field: str, value: object, around: _Around) -> str:
-    text = _text(field, "" if value is None else value)
-    if text in _NONE:
+def _read_name(field: str, value: object, context: _ParseContext) -> str:
+    text = _read_text(field, "" if value is None else value)
+    if text in _NONE_WORDS:
         return ""
     if not _NAME.fullmatch(text) or text.startswith("cron_"):
         problem = "write letters, digits, dots, hyphens and underscores, at most 64, and not cron_ in front"
@@ -189,18 +191,18 @@ def _name(field: str, value: object, around: _Around) -> str:
     return text
 
 
-def _agent_type(field: str, value: object, around: _Around) -> str:
-    text = _text(field, "" if value is None else value)
-    if text in _NONE:
+def _read_agent_type(field: str, value: object, context: _ParseContext) -> str:
+    text = _read_text(field, "" if value is None else value)
+    if text in _NONE_WORDS:
         return "lead"
     if not _AGENT_TYPE.fullmatch(text):
         raise InvalidField(field, f"{_quoted(text)} is not an agent type: write a name as `agents list` shows it")
     return text
 
 
-def _choice(*choices: str) -> Callable[[str, object, _Around], str]:
-    def read(field: str, value: object, around: _Around) -> str:
-        text = _text(field, value).lower()
+def _choice_reader(*choices: str) -> Callable[[str, object, _ParseContext], str]:
+    def read(field: str, value: object, context: _ParseContext) -> str:
+        text = _read_text(field, value).lower()
         if text not in choices:
             likely = difflib.get_close_matches(text, choices, n=1)
             hint = f"; did you mean {likely[0]}?" if likely else ""
@@ -210,7 +212,7 @@ def _choice(*choices: str) -> Callable[[str, object, _Around], str]:
     return read
 
 
-def _flag(field: str, value: object, around: _Around) -> bool:
+def _read_flag(field: str, value: object, context: _ParseContext) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()
@@ -221,23 +223,23 @@ def _flag(field: str, value: object, around: _Around) -> bool:
     raise InvalidField(field, f"{_quoted(value)} is neither true nor false")
 
 
-def _once(field: str, value: object, around: _Around) -> bool:
-    return not _flag(field, value, around)
+def _read_once(field: str, value: object, context: _ParseContext) -> bool:
+    return not _read_flag(field, value, context)
 
 
-def _span(field: str, value: object, around: _Around) -> float | None:
+def _read_optional_duration(field: str, value: object, context: _ParseContext) -> float | None:
     return None if _is_none(value) else read_duration(field, value)
 
 
-def _above_zero(field: str, value: object, around: _Around) -> float | None:
-    seconds = _span(field, value, around)
+def _read_positive_duration(field: str, value: object, context: _ParseContext) -> float | None:
+    seconds = _read_optional_duration(field, value, context)
     if seconds == 0:
         raise InvalidField(field, "0 leaves no time: write a span such as 20m, or none for no limit")
     return seconds
 
 
-def _whole(low: int, high: int) -> Callable[[str, object, _Around], int]:
-    def read(field: str, value: object, around: _Around) -> int:
+def _integer_reader(low: int, high: int) -> Callable[[str, object, _ParseContext], int]:
+    def read(field: str, value: object, context: _ParseContext) -> int:
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
             raise InvalidField(field, f"{_quoted(value)} is out of range: write a whole number from {low} to {high:,}")
@@ -246,30 +248,30 @@ def _whole(low: int, high: int) -> Callable[[str, object, _Around], int]:
     return read
 
 
-def _runs(field: str, value: object, around: _Around) -> int | None:
-    return None if _is_none(value) else _whole(1, 999_999_999)(field, value, around)
+def _read_max_runs(field: str, value: object, context: _ParseContext) -> int | None:
+    return None if _is_none(value) else _integer_reader(1, 999_999_999)(field, value, context)
 
 
-def _expires(field: str, value: object, around: _Around) -> float | None:
+def _read_expiry(field: str, value: object, context: _ParseContext) -> float | None:
     if _is_none(value):
         return None
-    text = _text(field, value)
-    if _PART.match(text) and around.now is not None:
-        return around.now + read_duration(field, text)
+    text = _read_text(field, value)
+    if _DURATION_PART.match(text) and context.now is not None:
+        return context.now + read_duration(field, text)
     try:
         moment = datetime.fromisoformat(text)
-        at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(around.zone))).timestamp()
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(context.zone))).timestamp()
     except (ValueError, OverflowError) as wrong:
         hint = "2030-12-01T09:00, with an offset or in its time zone"
         raise InvalidField(field, f"{_quoted(value)} is not a time: write it as {hint}") from wrong
-    if around.now is not None and at <= around.now:
+    if context.now is not None and at <= context.now:
         raise InvalidField(field, f"{_quoted(value)} is past: write a future time")
     return at
 
 
-def _mode(field: str, value: object, around: _Around) -> str:
-    text = _text(field, "" if value is None else value)
-    if text in _NONE:
+def _read_mode(field: str, value: object, context: _ParseContext) -> str:
+    text = _read_text(field, "" if value is None else value)
+    if text in _NONE_WORDS:
         return ""
     mode = READ_AS.get(text, text)
     if mode not in _MODES:
@@ -279,10 +281,10 @@ def _mode(field: str, value: object, around: _Around) -> str:
     return mode
 
 
-def _rules(field: str, value: object, around: _Around) -> tuple[str, ...]:
+def _read_rules(field: str, value: object, context: _ParseContext) -> tuple[str, ...]:
     """Return rules from a list, or from one text separated by commas outside brackets."""
     rules: list[str] = []
-    for rule in _items(value):
+    for rule in _split_list(value):
         try:
             parse_rule(rule)
         except ValueError as wrong:
@@ -291,28 +293,30 @@ def _rules(field: str, value: object, around: _Around) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _items(value: object) -> Sequence[str]:
+def _split_list(value: object) -> Sequence[str]:
     if isinstance(value, (list, tuple)):
         items = [str(item).strip() for item in cast("Sequence[object]", value)]
     else:
         items = [] if _is_none(value) else [item.strip() for item in re.split(r",(?![^(]*\))", str(value))]
-    return [item for item in items if item.lower() not in _NONE]
+    return [item for item in items if item.lower() not in _NONE_WORDS]
 
 
-def _budget(field: str, value: object, around: _Around) -> Budget:
+def _read_budget(field: str, value: object, context: _ParseContext) -> Budget:
     """Return a budget from a mapping of kinds and limits, or from `cost_usd=2, steps=9`."""
     if _is_none(value):
         return Budget()
-    pairs = cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else _pairs(field, value)
+    pairs = (
+        cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else _split_limits(field, value)
+    )
     limits: dict[str, float] = {}
     for name, limit in pairs:
         kind = str(name).strip()
         text = str(limit).strip()
         if limit is None:
             continue
-        if kind not in _KINDS:
-            raise InvalidField(field, f"unknown kind {_quoted(kind)}: {choose(_KINDS)}, as in cost_usd=1.5")
-        whole = _KINDS[kind]
+        if kind not in _BUDGET_KINDS:
+            raise InvalidField(field, f"unknown kind {_quoted(kind)}: {choose(_BUDGET_KINDS)}, as in cost_usd=1.5")
+        whole = _BUDGET_KINDS[kind]
         try:
             limits[kind] = int(text) if whole else float(text)
         except ValueError:
@@ -322,8 +326,8 @@ def _budget(field: str, value: object, around: _Around) -> Budget:
     return Budget.model_validate(limits)
 
 
-def _pairs(field: str, value: object) -> list[tuple[str, str]]:
-    items = _items(value)
+def _split_limits(field: str, value: object) -> list[tuple[str, str]]:
+    items = _split_list(value)
     for item in items:
         if "=" not in item:
             raise InvalidField(field, f"{_quoted(item)} is not a limit: write KIND=N, as in cost_usd=1.5")
@@ -335,7 +339,7 @@ def _is_none(value: object) -> bool:
     if isinstance(value, list | tuple):
         values = cast("Sequence[object]", value)
         return len(values) == 1 and _is_none(values[0])
-    return value is None or (isinstance(value, str) and value.strip().lower() in _NONE)
+    return value is None or (isinstance(value, str) and value.strip().lower() in _NONE_WORDS)
 
 
 def _quoted(value: object) -> str:
@@ -343,35 +347,35 @@ def _quoted(value: object) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-_Reader = Callable[[str, object, _Around], object]
+_Reader = Callable[[str, object, _ParseContext], object]
 _READERS: Mapping[str, tuple[str, _Reader]] = MappingProxyType(
     {
-        "cron": ("cron", _text),
-        "prompt": ("prompt", _prompt),
-        "name": ("name", _name),
-        "timezone": ("timezone", _text),
-        "once": ("recurring", _once),
-        "recurring": ("recurring", _flag),
-        "durable": ("durable", _flag),
-        "enabled": ("enabled", _flag),
-        "misfire": ("misfire", _choice("skip", "latest", "all")),
-        "misfire_cap": ("misfire_cap", _whole(1, MOST_MADE_UP)),
-        "window": ("window", _span),
-        "overlap": ("overlap", _choice("skip", "queue", "replace", "parallel")),
-        "context": ("context", _choice("lead", "fresh", "own")),
-        "agent_type": ("target", _agent_type),
-        "deliver": ("deliver", _choice("turn", "step")),
-        "jitter": ("jitter", _span),
-        "deadline": ("deadline", _above_zero),
-        "retries": ("retries", _whole(0, MOST_RETRIES)),
-        "budget": ("budget", _budget),
-        "fire_budget": ("fire_budget", _budget),
-        "permission_mode": ("mode", _mode),
-        "allow": ("allow", _rules),
-        "ask": ("ask", _rules),
-        "deny": ("deny", _rules),
-        "expires": ("expires", _expires),
-        "max_runs": ("max_runs", _runs),
+        "cron": ("cron", _read_text),
+        "prompt": ("prompt", _read_prompt),
+        "name": ("name", _read_name),
+        "timezone": ("timezone", _read_text),
+        "once": ("recurring", _read_once),
+        "recurring": ("recurring", _read_flag),
+        "durable": ("durable", _read_flag),
+        "enabled": ("enabled", _read_flag),
+        "misfire": ("misfire", _choice_reader("skip", "latest", "all")),
+        "misfire_cap": ("misfire_cap", _integer_reader(1, MOST_CATCH_UP_RUNS)),
+        "window": ("window", _read_optional_duration),
+        "overlap": ("overlap", _choice_reader("skip", "queue", "replace", "parallel")),
+        "context": ("context", _choice_reader("lead", "fresh", "own")),
+        "agent_type": ("target", _read_agent_type),
+        "deliver": ("deliver", _choice_reader("turn", "step")),
+        "jitter": ("jitter", _read_optional_duration),
+        "deadline": ("deadline", _read_positive_duration),
+        "retries": ("retries", _integer_reader(0, MOST_RETRIES)),
+        "budget": ("budget", _read_budget),
+        "fire_budget": ("fire_budget", _read_budget),
+        "permission_mode": ("mode", _read_mode),
+        "allow": ("allow", _read_rules),
+        "ask": ("ask", _read_rules),
+        "deny": ("deny", _read_rules),
+        "expires": ("expires", _read_expiry),
+        "max_runs": ("max_runs", _read_max_runs),
     }
 )
 """Field -> its name in `Schedule` (for rights: in `ScheduleRights`), and its parser."""

@@ -288,7 +288,7 @@ def is_failure(outcome: FireOutcome, course: FireProgress) -> bool:
     return (outcome == "timed_out" and not course.unserved) or (outcome == "failed" and course.failed)
 
 
-def after(schedule: Schedule, fire: Fire, course: FireProgress) -> tuple[Schedule, str]:
+def schedule_after(schedule: Schedule, fire: Fire, course: FireProgress) -> tuple[Schedule, str]:
     """Return the schedule after the end of a fire, and the reason if it is now paused; otherwise empty.
 
     Three failures in a row pause it; a success resets the count.

@@ -181,7 +181,7 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
         operation = SUMMARY if request.purpose == "summary" else MODEL
         # Its time counts from here, because a wait for the rate limits is not a stall
         # (test_a_stalled_lead_is_told_to_the_person_and_a_model_call_has_its_time_from_its_sending_on).
-        agent.begun(operation)
+        agent.mark_started(operation)
         try:
             reply = await agent.host.ports.model.complete(replace(request, on_head=call.apply_headers), handle_delta)
         finally:
@@ -211,7 +211,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
-        events=agent.host.audience.hears("event"),
+        events=agent.host.audience.wants("event"),
     )
 
 

@@ -24,7 +24,6 @@ from callboard.core.scheduling.due import CLOCK_SKEW, is_held
 from callboard.core.scheduling.history import (
     KEPT,
     FireProgress,
-    after,
     course_after,
     ended,
     envelope_id,
@@ -32,6 +31,7 @@ from callboard.core.scheduling.history import (
     is_failure,
     retry_at,
     running,
+    schedule_after,
     unended,
 )
 from callboard.engine.awake_time import AwakeTime
@@ -377,7 +377,7 @@ class FireSettler:
 
     def _schedule_writes(self, schedule: Schedule, revision: int, over: Fire, course: FireProgress) -> list[Write]:
         """Return the write of the schedule's row after this end; none if it is unchanged."""
-        row, reason = after(schedule, over, course)
+        row, reason = schedule_after(schedule, over, course)
         if row is schedule:
             return []
         writes: list[Write] = []

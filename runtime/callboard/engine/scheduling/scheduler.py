@@ -16,7 +16,7 @@ import structlog
 from callboard.core.keys import schedule_key
 from callboard.core.scheduling import CronInvalid, Slot, When, due, next_wake, when_of
 from callboard.core.scheduling.due import CLOCK_SKEW, EXPIRED, AdmittedSlots, DueSlots, admit, corrected, one_shot, over
-from callboard.core.scheduling.fields import rough_duration
+from callboard.core.scheduling.fields import format_rough_duration
 from callboard.core.scheduling.history import decided, wait_after
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.scheduling.fire import note_for_lead, pause, sent, used_up_schedule
@@ -290,7 +290,7 @@ class SessionScheduler:
         """Record skipped slots in the history, all in one row. The lead is informed of a missed one-shot."""
         schedule = decision.schedule
         late = decision.now - first.nominal
-        reason = f"{rough_duration(late)} late: nothing ran that would fire it (misfire {schedule.misfire})"
+        reason = f"{format_rough_duration(late)} late: nothing ran that would fire it (misfire {schedule.misfire})"
         log.warning("missed", schedule=schedule.id, slot=first.id, slots=count, why=reason)
         if not await self.fires.is_decided(schedule.id, first.id):
             decision.fires.append(

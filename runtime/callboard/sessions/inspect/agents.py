@@ -10,7 +10,7 @@ from callboard.adapters.extensions.agents import AGENT_TYPE, AgentFile, load_age
 from callboard.adapters.extensions.discovery import DiscoveryNote, ExtensionPaths
 from callboard.adapters.extensions.plugins import read_plugins
 from callboard.config.settings import load_settings
-from callboard.config.trust import standing
+from callboard.config.trust import stored_trust
 from callboard.core.tool_access import AgentKind, tools_for
 from callboard.sessions.enabled_plugins import plugins_in_force
 from callboard.sessions.inspect.scaffold import write_starter
@@ -97,7 +97,7 @@ def readable_places(
 
     Settings decide which installed plugins are enabled: without them, only the given `plugins` are included.
     """
-    now = standing(places.workspace, places.config)
+    now = stored_trust(places.workspace, places.config)
     trusted = trust or now.trusted
     fault: SettingsError | None = None
     enabled: tuple[Path, ...] = ()

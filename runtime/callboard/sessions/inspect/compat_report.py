@@ -20,7 +20,7 @@ from callboard.adapters.extensions.yaml import load_front_document
 from callboard.adapters.mcp.config import ServerSources, read_servers
 from callboard.config.hooks import front_matter, hook_entries, hook_notes, plugin_hooks, runs_outside
 from callboard.config.settings import LoadedSettings, load_settings
-from callboard.config.trust import Trust, standing
+from callboard.config.trust import Trust, stored_trust
 from callboard.sessions.agent_specs import VENDOR_PREFIX
 from callboard.sessions.definitions import missing_skills
 from callboard.sessions.enabled_plugins import plugins_in_force
@@ -53,7 +53,7 @@ def compat_reports(places: WorkspacePaths, plugins: Sequence[Path] = (), *, trus
 
     Files that ship with Callboard are left out. `trust`: as if the workspace were trusted. Raises `SettingsError`.
     """
-    now = standing(places.workspace, places.config)
+    now = stored_trust(places.workspace, places.config)
     environ = dict(os.environ)
     trusted = trust or now.trusted
     loaded = load_settings(environ, workspace=places.workspace, trusted=trusted, workspace_claims=now.workspace_claims)

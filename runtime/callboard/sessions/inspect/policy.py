@@ -26,7 +26,7 @@ from callboard.adapters.processes.sandbox.sandbox import choose
 from callboard.adapters.shell.policy_judge import Explainer, JudgedCall, parse_rules
 from callboard.config.hooks import add_front_matter, add_plugins, fill_registry, hook_notes
 from callboard.config.settings import LoadedSettings, load_settings, rules_of
-from callboard.config.trust import standing
+from callboard.config.trust import stored_trust
 from callboard.core.hooks.matching import lint_matcher, matcher_notes
 from callboard.core.permissions.call_input import (
     MODES,
@@ -167,7 +167,7 @@ def in_force(workspace: Path, *, trust: bool = False) -> EffectiveSettings:
     Raises `SettingsError`, `WorkspaceUnusable`.
     """
     places = find_places(workspace, writable=False)
-    trust_state = standing(places.workspace, places.config)
+    trust_state = stored_trust(places.workspace, places.config)
     trust_state = replace(trust_state, how="flag") if trust else trust_state
     trusted = trust_state.trusted
     workspace_claims = trust_state.workspace_claims

@@ -23,7 +23,7 @@ from callboard.adapters.extensions.schedules import (
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.system.folder_watch import WatchFactory
-from callboard.config.trust import standing
+from callboard.config.trust import stored_trust
 from callboard.core.decoding import read_value
 from callboard.core.keys import rows_prefix, schedule_key
 from callboard.core.trust.claims import WorkspaceClaims
@@ -97,7 +97,7 @@ def files_now(places: WorkspacePaths, *, flag: bool = False) -> ScheduleFiles:
 
     `flag`: the workspace is trusted for this run. Invalid content raises nothing.
     """
-    trust = standing(places.workspace, places.config)
+    trust = stored_trust(places.workspace, places.config)
     files = read_schedule_files(
         schedule_places(places.workspace, places.config, trust.workspace_claims, trusted=flag or trust.trusted)
     )

@@ -98,7 +98,7 @@ class _Row:
 class Callbacks:
     """Functions of the store that the thread calls."""
 
-    rung: Callable[[set[str] | None], None]
+    handle_ring: Callable[[set[str] | None], None]
     """Called with the names of a ring, each with its letter (`s` or `k`); None: anything may have changed."""
     look: Callable[[], None]
     """Called once a second while a reader follows."""
@@ -423,9 +423,9 @@ class Presence:
 
     def _pass_on(self, rings: list[str]) -> None:
         if EVERYTHING in rings:
-            self._call.rung(None)
+            self._call.handle_ring(None)
         elif rings:
-            self._call.rung({name for ring in rings for name in ring.split(_SEPARATOR) if name})
+            self._call.handle_ring({name for ring in rings for name in ring.split(_SEPARATOR) if name})
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -488,7 +488,7 @@ class Presence:
         if listening and not state.listens:
             connection.execute(b"LISTEN callboard_%d" % state.row.number)
             state.listens = True
-            self._call.rung(None)  # whatever happened before is found by a look at everything
+            self._call.handle_ring(None)  # whatever happened before is found by a look at everything
         return state.row.number
 
     def _free_lost(self, connection: Connection) -> None:

@@ -103,7 +103,7 @@ class PostgresStore(DurableStore):
         self._feeds = DurableFeeds()
         self._wakeups = Wakeups(self._feeds, space, self._readers)
         self._presence = Presence(
-            address, space, patience, self._watch, callbacks=Callbacks(self._feeds.rung, self._wakeups.look)
+            address, space, patience, self._watch, callbacks=Callbacks(self._feeds.handle_ring, self._wakeups.look)
         )
         self._writer = PostgresWriter(
             address,
@@ -432,7 +432,7 @@ class Wakeups:
             if first:
                 # It names no keys, and the rings of what changed since the readers began may be lost
                 # (test_a_follower_hears_of_a_commit_before_the_first_look).
-                self._feeds.rung(None)
+                self._feeds.handle_ring(None)
             else:
                 self._feeds.changed((), keys)
 

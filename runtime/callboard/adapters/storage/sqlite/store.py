@@ -113,7 +113,7 @@ class SqliteStore(DurableStore):
         self._writer = Writer(opened.folder, opened.connection, WriteLock(opened.write_lock), hooks)
         self._readers = Readers(partial(connect, opened.folder, durable=opened.durable, reading=True), READERS)
         self._files = Workers("files", WRITERS_OF_FILES, shielded=True)
-        self._doorbell = Doorbell(opened.folder / "run", self._feeds.rung, self._writer.look)
+        self._doorbell = Doorbell(opened.folder / "run", self._feeds.handle_ring, self._writer.look)
         # A fork copies the descriptors, and a file lock lasts as long as any copy, so the child closes its copies at
         # once (test_a_lease_is_free_when_its_process_was_killed_though_its_children_live). The hook cannot be removed
         # again, so it holds the store weakly.

@@ -183,7 +183,7 @@ def render(history: Iterable[ViewMessage], edits: Sequence[Edit]) -> Messages:
     """Render the view's messages from scratch: the whole history, then every edit in order.
 
     Equal to the view that was grown and edited step by step, as long as no edit was undone. If some were undone, pass
-    only the remaining edits (`undo.standing`).
+    only the remaining edits (`undo.remaining_edits`).
     """
     return edited(Conversation(messages=Messages.of(history)), edits).messages
 

@@ -33,7 +33,7 @@ def undo_positions(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(word) for word in text.split() if word.isdecimal()))
 
 
-def standing(edits: Edits, without: Collection[int] = ()) -> list[Edit]:
+def remaining_edits(edits: Edits, without: Collection[int] = ()) -> list[Edit]:
     """Return the effective edits, in order, without undos.
 
     The view is `render(history, standing(edits))`. `without`: positions of edits to treat as undone as well.
@@ -62,7 +62,7 @@ def take_back(
     refused = _refused(edits, positions)
     if refused:
         return refused
-    target = render(history, standing(edits, positions))
+    target = render(history, remaining_edits(edits, positions))
     edit = _restoring(view.messages, target)
     if edit is None:
         return "undoing it would change nothing: later edits contain its changes"
