@@ -17,7 +17,7 @@ def test_it_is_a_dict_that_is_copied_for_each_entry(entries: list[tuple[str, str
     keyed, plain = PersistentMap(), dict[str, str]()
     for key, value in entries:
         before, size = keyed, len(keyed)
-        keyed = keyed.having(key, value)
+        keyed = keyed.with_item(key, value)
         plain = {**plain, key: value}
         assert len(before) == size
         assert keyed[key] == value
@@ -31,7 +31,7 @@ def test_it_is_a_dict_that_is_copied_for_each_entry(entries: list[tuple[str, str
 def test_in_a_snapshot_it_is_an_object() -> None:
     keyed = PersistentMap()
     for number in range(200):
-        keyed = keyed.having(f"f{number}", str(number))
+        keyed = keyed.with_item(f"f{number}", str(number))
     adapter = TypeAdapter(PersistentMap)
     data = adapter.dump_json(keyed)
     assert json.loads(data) == keyed

@@ -75,7 +75,7 @@ class PersistentMap(Mapping[str, str]):
     _old: Mapping[str, str] = field(default_factory=dict[str, str])
     _new: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def having(self, key: str, value: str) -> PersistentMap:
+    def with_item(self, key: str, value: str) -> PersistentMap:
         """Return a copy with this entry."""
         if len(self._new) < _NEWEST:
             return PersistentMap(self._old, {**self._new, key: value})

@@ -224,7 +224,7 @@ def _file_seen(state: AgentState, e: ev.FileSeen) -> AgentState:
     changed = work.changed
     if e.changed and (e.path not in work.files or e.path not in changed):  # a changed file is in `files`: a quick test
         changed = (*changed, e.path)
-    work = replace(work, files=work.files.having(e.path, e.digest), changed=changed)
+    work = replace(work, files=work.files.with_item(e.path, e.digest), changed=changed)
     return replace(state, work=work, turn=_with_first_hop(state) if e.changed else state.turn)
 
 

@@ -155,20 +155,20 @@ def _plain(listed: bytes) -> list[Json]:
 
 
 def _tool_change(before: Sequence[Json], now: Sequence[Json]) -> str:
-    present = {str(tool.get("name")) for tool in now}
-    were = {str(tool.get("name")) for tool in before}
+    new_names = {str(tool.get("name")) for tool in now}
+    old_names = {str(tool.get("name")) for tool in before}
     for old, new in zip_longest(before, now):
-        was = _name_of(old)
-        stands = _name_of(new)
+        old_name = _name_of(old)
+        new_name = _name_of(new)
         if old == new:
             continue
-        if was == stands:
-            return f'tool "{was}"'
-        if was and was not in present:
-            return f'tool "{was}" (gone)'
-        if stands and stands not in were:
-            return f'tool "{stands}" (new)'
-        return f'tool "{stands}" (in another place)'
+        if old_name == new_name:
+            return f'tool "{old_name}"'
+        if old_name and old_name not in new_names:
+            return f'tool "{old_name}" (gone)'
+        if new_name and new_name not in old_names:
+            return f'tool "{new_name}" (new)'
+        return f'tool "{new_name}" (in another place)'
     return ""
 
 
@@ -179,8 +179,8 @@ def _name_of(tool: Json | None) -> str:
 def _section_change(before: Sequence[Json], now: Sequence[Json]) -> str:
     for number, (old, new) in enumerate(zip_longest(before, now), 1):
         if old != new:
-            fate = " (gone)" if new is None else " (new)" if old is None else ""
-            return f'system section {number} ("{_title(old or new or {})}"){fate}'
+            suffix = " (gone)" if new is None else " (new)" if old is None else ""
+            return f'system section {number} ("{_title(old or new or {})}"){suffix}'
     return ""
 
 

@@ -272,12 +272,12 @@ class Moment:
         """
         messages = self.view.messages
         cycle = self.situation.cycle
-        stands = messages.find(cycle.fixed) if cycle.fixed and self.warm and not self.over else None
-        if stands is not None and cycle.touched and cycle.touched <= cycle.fixed:
-            stands = None
+        fixed_until = messages.find(cycle.fixed) if cycle.fixed and self.warm and not self.over else None
+        if fixed_until is not None and cycle.touched and cycle.touched <= cycle.fixed:
+            fixed_until = None
         answered = len(messages) - (messages[-1].role == "user")
         for index in messages.bulky(newest_first=True):
-            if stands is not None and index <= stands:
+            if fixed_until is not None and index <= fixed_until:
                 return
             if 0 < index < answered:
                 yield from self._of_message(messages[index], index)

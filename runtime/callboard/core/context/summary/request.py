@@ -347,9 +347,9 @@ def required_content(view: Conversation, state: StateBlock, held: Collection[str
 
 def missing(after: Conversation, required: Sequence[RequiredItem]) -> tuple[RequiredItem, ...]:
     """Return the required entries that are missing in a view."""
-    stands = [block for message in after.messages for block in message.blocks]
+    blocks = [block for message in after.messages for block in message.blocks]
     texts = "\n".join(_line(text) for message in after.messages for block in message.blocks for text in _texts(block))
-    return tuple(item for item in required if not _stands(item, stands, texts))
+    return tuple(item for item in required if not _is_present(item, blocks, texts))
 
 
 def repaired(
@@ -361,18 +361,18 @@ def repaired(
     """
     original = tuple(edits)
     after = edited(before, original)
-    gone = missing(after, required_content(before, state, held))
-    if any(item.mailed for item in gone):
-        untold = missing(before, [item for item in gone if item.mailed])
-        gone = tuple(item for item in gone if item not in untold)
-    if not gone:
+    missing_items = missing(after, required_content(before, state, held))
+    if any(item.mailed for item in missing_items):
+        never_present = missing(before, [item for item in missing_items if item.mailed])
+        missing_items = tuple(item for item in missing_items if item not in never_present)
+    if not missing_items:
         return original, ()
-    completed = _put_back(before, original, gone)
+    completed = _put_back(before, original, missing_items)
     view = edited(before, completed)
-    missing_items = missing(view, gone)
-    if missing_items or view.tokens >= before.tokens:
-        return (), tuple(item.name for item in missing_items or gone)
-    return completed, tuple(item.name for item in gone)
+    still_missing = missing(view, missing_items)
+    if still_missing or view.tokens >= before.tokens:
+        return (), tuple(item.name for item in still_missing or missing_items)
+    return completed, tuple(item.name for item in missing_items)
 
 
 def _blocks_kept(messages: Sequence[ViewMessage]) -> Iterator[RequiredItem]:
@@ -406,9 +406,9 @@ def _state_kept(state: StateBlock, held: Collection[str]) -> Iterator[RequiredIt
         yield RequiredItem("background", f"background: {name}", ((name,),), entry)
 
 
-def _stands(item: RequiredItem, stands: Sequence[ViewBlock], texts: str) -> bool:
+def _is_present(item: RequiredItem, blocks: Sequence[ViewBlock], texts: str) -> bool:
     if item.block is not None:
-        return any(_is_same(item.block, block, item.kind) for block in stands)
+        return any(_is_same(item.block, block, item.kind) for block in blocks)
     return any(all(mark in texts or defused(mark) in texts for mark in marks) for marks in item.marks)
 
 
@@ -444,15 +444,15 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _put_back(before: Conversation, edits: tuple[Edit, ...], gone: Sequence[RequiredItem]) -> tuple[Edit, ...]:
+def _put_back(before: Conversation, edits: tuple[Edit, ...], missing_items: Sequence[RequiredItem]) -> tuple[Edit, ...]:
     """Return the edits, extended by the missing content."""
     folds = [number for number, edit in enumerate(edits) if edit.kind in _FOLDS and edit.blocks]
     if not folds:
-        return _insert_before_marks(before, edits, [item for item in gone if item.block is None])
+        return _insert_before_marks(before, edits, [item for item in missing_items if item.block is None])
     last = folds[-1]
     edit = edits[last]
-    placed = [_edit_block(item.block, pinned=item.kind == "pinned") for item in gone if item.block is not None]
-    state = render_state(_state_of_missing(gone))
+    placed = [_edit_block(item.block, pinned=item.kind == "pinned") for item in missing_items if item.block is not None]
+    state = render_state(_state_of_missing(missing_items))
     # The count of a snip stays the last block: blocks after it would count as additional snipped messages.
     end = len(edit.blocks) - (edit.kind == "snipped")
     notes = [note(state)] if state else []
@@ -464,26 +464,28 @@ def _edit_block(block: ViewBlock, *, pinned: bool) -> Placed:
     return Placed(data=block.data, source=block.source, pinned=pinned, compactable=block.compactable)
 
 
-def _state_of_missing(gone: Sequence[RequiredItem]) -> StateBlock:
+def _state_of_missing(missing_items: Sequence[RequiredItem]) -> StateBlock:
     """Return a state that contains only the missing content."""
-    lists = {field: tuple(item.entry for item in gone if item.kind == kind) for kind, field in _FIELDS.items()}
-    return StateBlock.model_validate({**lists, "plan": next((item.entry for item in gone if item.kind == "plan"), "")})
+    lists = {field: tuple(item.entry for item in missing_items if item.kind == kind) for kind, field in _FIELDS.items()}
+    return StateBlock.model_validate(
+        {**lists, "plan": next((item.entry for item in missing_items if item.kind == "plan"), "")}
+    )
 
 
 def _insert_before_marks(
-    before: Conversation, edits: tuple[Edit, ...], gone: Sequence[RequiredItem]
+    before: Conversation, edits: tuple[Edit, ...], missing_items: Sequence[RequiredItem]
 ) -> tuple[Edit, ...]:
     """Return the edits with each missing entry before a mark.
 
     The mark is that of the result that contained the entry, or the last one.
     """
-    stood = {message.id: message for message in before.messages}
-    reads = [number for number, edit in enumerate(edits) if edit.block is not None and edit.message in stood]
+    messages = {message.id: message for message in before.messages}
+    reads = [number for number, edit in enumerate(edits) if edit.block is not None and edit.message in messages]
     if not reads:
         return edits
     made = list(edits)
-    for item in gone:
-        numbers = (n for n in reads if _tells(item, stood[edits[n].message].blocks[edits[n].block or 0]))
+    for item in missing_items:
+        numbers = (n for n in reads if _mentions(item, messages[edits[n].message].blocks[edits[n].block or 0]))
         number = next(numbers, reads[-1])
         line = f"Still so: {defused(_line(item.entry))}"
         text = made[number].text
@@ -493,5 +495,5 @@ def _insert_before_marks(
     return tuple(made)
 
 
-def _tells(item: RequiredItem, block: ViewBlock) -> bool:
-    return _stands(item, (), "\n".join(map(_line, _texts(block))))
+def _mentions(item: RequiredItem, block: ViewBlock) -> bool:
+    return _is_present(item, (), "\n".join(map(_line, _texts(block))))

@@ -97,10 +97,10 @@ def _forged(before: Messages, after: Messages, history: Sequence[ViewMessage]) -
 
 def _ends_with(message: ViewMessage, newest: ViewMessage) -> bool:
     """Return True if the message ends with the whole newest message. Only the texts of results may differ."""
-    stands = message.blocks[-len(newest.blocks) :]
-    return len(stands) == len(newest.blocks) and all(
+    last_blocks = message.blocks[-len(newest.blocks) :]
+    return len(last_blocks) == len(newest.blocks) and all(
         block.data == other.data or in_file(block.data) or (is_result(block) and _of_call(block) == _of_call(other))
-        for block, other in zip(stands, newest.blocks, strict=True)
+        for block, other in zip(last_blocks, newest.blocks, strict=True)
     )
 
 
