@@ -545,13 +545,8 @@ class Server:
         details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
         suffix = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""
         if fire.outcome in _UNFINISHED and fire.ended_at is not None:
-            self._say(
-                entry,
-                "retry",
-                f"try {fire.attempt} failed, due {_local_time(fire.nominal)}{suffix}",
-                schedule=fire.schedule,
-                details=details,
-            )
+            text = f"try {fire.attempt} failed, due {_local_time(fire.nominal)}{suffix}"
+            self._say(entry, "retry", text, schedule=fire.schedule, details=details)
             return
         if fire.outcome in _UNFINISHED:
             self._say(entry, "fire", f"due {_local_time(fire.nominal)}", schedule=fire.schedule, details=details)

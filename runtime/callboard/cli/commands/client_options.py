@@ -25,6 +25,7 @@ HONOURED: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.Choice(["text", "stream-json"]),
             "default": "text",
+            "is_eager": True,  # `--plugin` is checked by it
             "help": "Format of stdin (docs/headless.md).",
         },
     ),

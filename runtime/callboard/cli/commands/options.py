@@ -122,9 +122,12 @@ def _plugin_option(**more: Any) -> Callable[[Command], Command]:
     )
 
 
-def _loadable(_context: click.Context, _option: click.Parameter, folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the folders. Raises `click.BadParameter`: without its hooks, a run would break the rules they enforce."""
-    if folders:
+def _loadable(context: click.Context, _option: click.Parameter, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the folders. Raises `click.BadParameter`: without its hooks, a run would break the rules they enforce.
+
+    A program that drives the session gets the faults in the first message instead, as its protocol has it.
+    """
+    if folders and context.params.get("input_format") != "stream-json":
         from callboard.adapters.extensions.plugins import unusable  # noqa: PLC0415 - only with the option
 
         note = unusable(folders)
