@@ -183,8 +183,8 @@ class Budgets:
         if entry is None:
             return ()
         self._schedules_of(self.tree[entry.node].above[1:])
-        nodes = keeping(path(self.tree, entry.node, *fire))
-        return nodes if limited(nodes) else ()
+        nodes = path(self.tree, entry.node, *fire)
+        return keeping(nodes) if limited(nodes) else ()
 
     def of_schedule(self, schedule: str) -> BudgetNode:
         """Return the node of a schedule with the current limits of its row."""
