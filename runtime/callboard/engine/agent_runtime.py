@@ -147,6 +147,9 @@ class AgentRuntime:
         self.spawner: Spawner | None = None
         self.foreground = ForegroundCalls()
         self.watch = CacheWatch(host.cache_news)
+        self.use_ids: set[str] | None = None
+        """Ids by which the service knows the calls of the conversation, also removed ones; None before the first calls.
+        """
         self.servers_seen = -1
         """Revision of the MCP servers about which the agent was last informed."""
         self.on_wake: Callable[[], None] = lambda: None
@@ -356,6 +359,7 @@ class AgentRuntime:
         is_written = self.written.bare.seq == self.state.seq  # else a later transcript continues from the progress
         self.state = without_history(self.state)
         self.watch = CacheWatch(self.host.cache_news)
+        self.use_ids = None
         self._prompt = _NO_PROMPT
         self.spawner = None
         return is_written or not self.host.ports.archive.shares

@@ -25,6 +25,8 @@ from callboard.adapters.models.rehearsal.replies import (
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario
 from callboard.core.context.view.invariants import invariants
+from callboard.core.context.view.messages import calls_of
+from callboard.engine.operations import model_call
 from callboard.ports.model import ModelRequest, OnDelta
 from callboard.ports.model import Reply as Whole
 from callboard.testing import ScriptedModel, World
@@ -121,8 +123,12 @@ class Numbering(AnthropicModel):
         return replace(reply, blocks=tuple(blocks))
 
 
-async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their_own() -> None:
+async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[SimulatedRequest] = []
+    searched: list[object] = []
+    monkeypatch.setattr(model_call, "calls_of", lambda message: searched.append(message) or calls_of(message))
 
     def talk(request: SimulatedRequest) -> SimulatedReply:
         asked.append(request)
@@ -145,6 +151,7 @@ async def test_calls_that_a_gateway_numbers_anew_in_each_reply_have_ids_of_their
                 state = team.state("lead")
                 assert (state.turns.last_reason, state.turns.last_text) == ("end", "done"), state.turns.last_why
                 assert invariants(state.context.conversation.messages, sent=False) == []
+                assert len(searched) <= len(state.context.conversation.messages), "once, not at each reply"
     finally:
         await model.aclose()
         await emulator.aclose()

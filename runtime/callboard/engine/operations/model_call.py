@@ -296,7 +296,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
             await agent.record(dropped, ev.OutputRaised(at=now, limit=higher))
             return
         blocks = [block for block in blocks if block.get("type") == "text"]
-    blocks, trimmed = _sendable(_with_unique_ids(blocks, state.context.conversation.messages, call.ordinal))
+    blocks, trimmed = _sendable(_with_unique_ids(agent, blocks, call.ordinal))
     replied = ev.ModelReplied(
         at=now,
         ordinal=call.ordinal,
@@ -314,14 +314,17 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
     await agent.record(*((replied, thrash) if thrash else (replied,)))
 
 
-def _with_unique_ids(blocks: list[Json], messages: Sequence[ViewMessage], ordinal: int) -> list[Json]:
+def _with_unique_ids(agent: AgentRuntime, blocks: list[Json], ordinal: int) -> list[Json]:
     """Return the blocks with another id for each call whose id the conversation has already.
 
     Some gateways number the calls of each reply anew. The service refuses a conversation with the same id twice.
     """
     if not any(block.get("type") == "tool_use" for block in blocks):
         return blocks
-    known = {str(call.get("id")) for message in messages for call in calls_of(message)}
+    if agent.use_ids is None:  # later ids are added, because a search of a long conversation at each reply takes long
+        messages = agent.state.context.conversation.messages
+        agent.use_ids = {str(call.get("id")) for message in messages for call in calls_of(message)}
+    known = agent.use_ids
     unique: list[Json] = []
     for block in blocks:
         if block.get("type") == "tool_use":
