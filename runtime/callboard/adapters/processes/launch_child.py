@@ -285,7 +285,7 @@ def main() -> int:
     watch = Watch(*os.pipe(), descriptor, limit=int(most), hold=mode == "hold")
     watch.on_move = lambda: make_room(output)
     code = run(watch, restrictions)
-    if mode == "free" or watch.moved:
+    if mode == "free" or watch.was_moved():
         leave_code(output, code)
     try:
         os.unlink(output + ".pid")

@@ -136,6 +136,19 @@ class Watch:
                     self.on_move()
         self.reap()
 
+    def was_moved(self) -> bool:
+        """Return True if the host has moved the command to the background, also while the command was ending.
+
+        Without a look at the end, a byte that came after the last poll would be missed.
+        """
+        if not self.moved and not self.stopping:
+            control = select.poll()
+            control.register(CONTROL, select.POLLIN)
+            self.moved = bool(control.poll(0)) and bool(os.read(CONTROL, 1))
+            if self.moved:
+                self.on_move()
+        return self.moved
+
     def until_quiet(self, seconds: float) -> bool:
         """Wait until no child is left, for at most this time. Return True if none is left."""
         end = time.monotonic() + seconds
