@@ -171,7 +171,7 @@ class Tools:
         return workspace, await workspace.handle(session)
 
     async def _session_state(self, workspace: SharedWorkspace, session: str) -> Json:
-        """Return what a client is told of a session (`SESSION_STATE`)."""
+        """Return the state of a session, as a client gets it (`SESSION_STATE`)."""
         handle = await workspace.handle(session)
         lead = next((agent for agent in handle.agents.seen().agents if agent.row.name == "lead"), None)
         row = lead.row if lead is not None else None

@@ -28,13 +28,21 @@ _MAKE_FOLDERS = frozenset(("worktree", "submodule", "bundle", "clone"))
 """Commands whose first operand is no path."""
 
 
-def git_writes(args: Sequence[Arg]) -> Iterator[Effect]:
-    """Yield the writes and deletions of paths that the words of a git command name."""
+def _command(args: Sequence[Arg]) -> tuple[str, Sequence[Arg], str]:
+    """Return the subcommand, its arguments, and git's folder.
+
+    The subcommand is empty if there is none, or if the text of a word is unknown.
+    """
     arguments = list(args)
     folder, _ = git_options(arguments)
     if not arguments or not all(arg.known for arg in arguments):
-        return
-    subcommand = arguments.pop(0).text
+        return "", (), folder
+    return arguments[0].text, arguments[1:], folder
+
+
+def git_writes(args: Sequence[Arg]) -> Iterator[Effect]:
+    """Yield the writes and deletions of paths that the words of a git command name."""
+    subcommand, arguments, folder = _command(args)
     paths = [_placed(arg, folder) for arg in operands(arguments) if arg.text != "-"]
     yield from (write(_placed(path, folder), "rule") for path in _outputs(subcommand, arguments))
     if subcommand == "rm" and not has_option(arguments, "", ("cached",)):
@@ -84,20 +92,15 @@ _KEEP_FILES = frozenset(("list", "show", "drop", "clear", "pop", "apply", "branc
 
 def git_sweeps(args: Sequence[Arg]) -> Iterator[GitSweep]:
     """Yield the folders in which a git command changes files that its words do not name."""
-    arguments = list(args)
-    folder, _ = git_options(arguments)
-    if not arguments or not all(arg.known for arg in arguments):
-        return
-    subcommand = arguments.pop(0).text
+    subcommand, arguments, folder = _command(args)
     untracked = subcommand == "clean" or (
         subcommand == "stash" and has_option(arguments, "ua", ("include-untracked", "all"))
     )
     for path in _swept_by(subcommand, arguments):
         yield GitSweep(subcommand, posixpath.join(folder, path), tracked=not untracked)
         if path == "." and folder and subcommand != "clean":
-            yield GitSweep(
-                subcommand, path, tracked=not untracked
-            )  # the whole repository, which may be the agent's own
+            # The whole repository, which may be the agent's own.
+            yield GitSweep(subcommand, path, tracked=not untracked)
 
 
 def _swept_by(subcommand: str, args: Sequence[Arg]) -> Iterator[str]:

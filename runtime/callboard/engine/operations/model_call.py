@@ -317,7 +317,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
 def _with_unique_ids(agent: AgentRuntime, blocks: list[Json], ordinal: int) -> list[Json]:
     """Return the blocks with another id for each call whose id the conversation has already.
 
-    Some gateways number the calls of each reply anew. The service refuses a conversation with the same id twice.
+    Some gateways use the same ids in each reply. The service refuses a conversation that has an id twice.
     """
     if not any(block.get("type") == "tool_use" for block in blocks):
         return blocks
