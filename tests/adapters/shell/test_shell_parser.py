@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from callboard.adapters.shell.parser import MOST_CHARACTERS, BashParser, PlainReader
@@ -33,6 +35,10 @@ PARSER = BashParser()
         "a=(",
         "ls )",
         "cat <<E\nx",
+        "() a",
+        "() ( rm -rf / )",
+        "coproc () ( a )",
+        "ls && ! () if a; then b; fi",
     ],
 )
 def test_what_cannot_be_parsed_says_why(text: str) -> None:
@@ -40,6 +46,17 @@ def test_what_cannot_be_parsed_says_why(text: str) -> None:
     assert isinstance(parsed, UnparsedScript)
     assert parsed.why
     assert not parsed.nul
+
+
+def test_a_tree_of_an_unknown_shape_is_refused(tmp_path: Path) -> None:
+    parser = BashParser(str(tmp_path / "shfmt"), plain=False)
+    for number, tree in enumerate(['{"Stmts": [{"Cmd": {}}]}', '{"Stmts": [1]}', "[]", '{"Stmts": 1}', "{"]):
+        program = tmp_path / "shfmt"
+        program.write_text(f"#!/bin/sh\ncat >/dev/null\nprintf %s '{tree}'\n")
+        program.chmod(0o755)
+        parsed = parser.parse(f"ls {number}")
+        assert isinstance(parsed, UnparsedScript)
+        assert parsed.why.startswith("the parser failed")
 
 
 def test_a_nul_is_marked() -> None:

@@ -70,6 +70,8 @@ _SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
 """Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
 Json = Mapping[str, Any]
 DEEPEST = 60
+_BAD_TREE = (ValueError, RecursionError, LookupError, TypeError, AttributeError)
+"""Errors of reading a tree that has another shape than expected, as one of a newer shfmt may."""
 _NUMBERS = frozenset("?#$")
 """Parameters that are always numbers. `$!` is empty until a command runs in the background."""
 _POSITIONS = frozenset({"Pos", "End", "Type", "Param", "Short", "Rbrace", "Dollar"})
@@ -120,7 +122,7 @@ class BashParser:
                 return UnparsedScript("it is not a valid script: " + done.stderr.decode(errors="replace").strip()[:200])
             tree: Any = json.loads(done.stdout)
             return script_from_tree(tree)
-        except (OSError, subprocess.TimeoutExpired, ValueError, RecursionError) as error:
+        except (OSError, subprocess.TimeoutExpired, *_BAD_TREE) as error:
             return UnparsedScript(f"the parser failed ({type(error).__name__})")
         except UnknownSyntax as form:
             return UnparsedScript(f"it uses {form}, which is not understood")
@@ -374,6 +376,12 @@ def _declaration(c: Json, depth: int) -> Node:
     return Simple(assigns, (_plain(c["Variant"]["Value"]), *naked, *bare, *indexed))
 
 
+def _function(c: Json, depth: int) -> Node:
+    if not c.get("Name"):  # shfmt accepts `() a` as zsh does; bash reports a syntax error
+        raise UnknownSyntax("a function without a name")
+    return Function(c["Name"]["Value"], (_statement(c["Body"], depth + 1),))
+
+
 def _coproc(c: Json, depth: int) -> Node:
     return Group("coproc", (_statement(c["Stmt"], depth + 1),))
 
@@ -416,7 +424,7 @@ _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
     "WhileClause": lambda c, d: Group("loop", _statements(c.get("Cond"), d) + _statements(c.get("Do"), d)),
     "ForClause": _for,
     "CaseClause": _case,
-    "FuncDecl": lambda c, d: Function(c["Name"]["Value"], (_statement(c["Body"], d + 1),)),
+    "FuncDecl": _function,
     "ArithmCmd": _arithmetic,
     "LetClause": _arithmetic,
     "TestClause": _test,
