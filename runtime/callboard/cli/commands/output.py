@@ -42,6 +42,12 @@ def notice_of(invocation: Invocation) -> Callable[[str], None]:
     return show
 
 
+def print_notes(notes: Sequence[str], terminal: Terminal) -> None:
+    """Print a line for each option without effect."""
+    for note in notes:
+        terminal.terminal_print(block(f"callboard: {note}", "warn"))
+
+
 def with_handle(
     invocation: Invocation,
     session: str | None,

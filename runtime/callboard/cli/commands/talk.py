@@ -10,9 +10,10 @@ from typing import Any
 import anyio
 
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
+from callboard.cli.commands.client_flags import with_client_flags
 from callboard.cli.commands.options import Invocation, is_resumed
-from callboard.cli.commands.output import notice_of, terminal_of
-from callboard.cli.commands.run import print_notes, session_options, with_client_flags
+from callboard.cli.commands.output import notice_of, print_notes, terminal_of
+from callboard.cli.commands.session_options import session_options
 from callboard.cli.terminal.keyboard import Keyboard, person_is_there
 from callboard.cli.terminal.terminal import block
 from callboard.cli.views.events import first_line, shorten
