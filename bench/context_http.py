@@ -78,14 +78,14 @@ class Played:
 class _Prompts:
     """System prompt and tools of every request of the bench."""
 
-    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec]) -> PromptParts:
+    async def compose(self, spec: AgentSpec, tools: Sequence[ToolSpec], servers: Sequence[str] = ()) -> PromptParts:
         return PromptParts(anchored_list(SYSTEM), anchored_list(TOOLS), OVERHEAD)
 
 
 class _World(World):
-    def host(self, session: str) -> SessionRuntime:
-        made = super().host(session)
-        return SessionRuntime(session, replace(made.ports, prompts=_Prompts()), None, made.types)
+    def runtime(self, session: str) -> SessionRuntime:
+        made = super().runtime(session)
+        return SessionRuntime(session, replace(made.services, prompts=_Prompts()), None, made.types)
 
 
 async def over_http(session: Session, pipeline: Sequence[StageSpec]) -> tuple[float, int]:

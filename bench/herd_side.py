@@ -92,12 +92,12 @@ class Governed(World):
 
     key_limiter: KeyLimiter | None = None
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, key_limiter=self.key_limiter)
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, key_limiter=self.key_limiter)
         assert self.key_limiter is not None
-        host.key_limiter = self.key_limiter
-        return host
+        runtime.key_limiter = self.key_limiter
+        return runtime
 
 
 async def live(world: World, session: str) -> None:

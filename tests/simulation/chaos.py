@@ -101,12 +101,12 @@ class ChaosWorld(TeamWorld):
     lease: Lease | None = None
     outside: Wilderness = field(default_factory=Wilderness)
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
         assert self.lease is not None, "a process writes under a lease"
-        host.fence = self.lease.fence
-        host.ports = replace(host.ports, launcher=self.outside.processes, worktrees=self.outside.worktrees)
-        return host
+        runtime.fence = self.lease.fence
+        runtime.services = replace(runtime.services, launcher=self.outside.processes, worktrees=self.outside.worktrees)
+        return runtime
 
 
 @dataclass

@@ -87,7 +87,7 @@ class HostChanges(Run):
         await create_session(far.store, row, far.spec_of("lead", "lead", None), fence=None)
         async with anyio.create_task_group() as hosts:
             for place in range(Draw(f"{self.seed}/hosts").choice((2, 3))):
-                hosts.start_soon(self._host, place, disk, hosts)
+                hosts.start_soon(self._runtime, place, disk, hosts)
             draw = Draw(f"{self.seed}/person/{FAR}")
             person = Person(far, draw, FAR, self.ends, self.names)
             for _ in range(draw.randint(1, 3)):
@@ -101,7 +101,7 @@ class HostChanges(Run):
             world.model = WatchedModel(self.service, number, lease, self.looks)
         return world
 
-    async def _host(self, place: int, disk: Disk, hosts: TaskGroup) -> None:
+    async def _runtime(self, place: int, disk: Disk, hosts: TaskGroup) -> None:
         """One host: its processes, one after the other."""
         draw = Draw(f"{self.seed}/host/{place}")
         while True:

@@ -147,7 +147,7 @@ class Week:
             if isinstance(lease, LeaseHolder):
                 continue
             team = self._team(store, session)
-            team.host.fence = lease.fence
+            team.runtime.fence = lease.fence
             async with anyio.create_task_group() as group:
                 group.start_soon(team.run)
                 await anyio.sleep(draws.uniform(60, draws.choice([0.5, 12]) * HOUR))
@@ -162,16 +162,16 @@ class Week:
         self.handed_over += await paused_in_time(team)
 
     def _team(self, store: MemoryStore, session: str) -> Team:
-        return Team(self._world(store).host(session), pid=1)
+        return Team(self._world(store).runtime(session), pid=1)
 
     async def _expire(self, team: Team) -> None:
         """What is due by now is decided upon and run, and nothing comes after it."""
-        board, now = team.host.board, self.clock.now()
+        board, now = team.runtime.rows, self.clock.now()
         for one in [one.id for one in board.schedules() if one.state == "active"]:
             found = board.schedule(one)
             assert found is not None
             until = found[0].model_copy(update={"expires": min(now, found[0].expires or now)})
-            await team.host.commit(Put(schedule_key(team.host.session, one), until.encode(), expected=found[1]))
+            await team.runtime.commit(Put(schedule_key(team.runtime.session, one), until.encode(), expected=found[1]))
 
     async def _settled(self, session: str) -> None:
         """A host that nothing happens to, until nothing is under way."""
@@ -182,8 +182,8 @@ class Week:
             await anyio.sleep(1.0)
             await self._expire(team)
             await team.quiet()
-            self.found |= {one.id: one for one in team.host.board.schedules()}
-            self.ended_at |= {one.id: self.clock.now() for one in team.host.board.schedules()}
+            self.found |= {one.id: one for one in team.runtime.rows.schedules()}
+            self.ended_at |= {one.id: self.clock.now() for one in team.runtime.rows.schedules()}
             await team.hook_notifier.end()
             group.cancel_scope.cancel()
 

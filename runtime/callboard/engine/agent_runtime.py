@@ -128,9 +128,9 @@ class AgentRuntime:
     """One agent: its state, its journal, and its running operations in this process."""
 
     def __init__(
-        self, host: SessionRuntime, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock
+        self, runtime: SessionRuntime, row: AgentRow, state: AgentState, begin: Begin, *, lock: AgentLock
     ) -> None:
-        self.host = host
+        self.runtime = runtime
         self.lock = AgentLockHolder(lock)
         self.row: AgentRow = row
         self.name = row.name
@@ -146,7 +146,7 @@ class AgentRuntime:
         self.group: TaskGroup | None = None
         self.spawner: Spawner | None = None
         self.foreground = ForegroundCalls()
-        self.watch = CacheWatch(host.cache_news)
+        self.watch = CacheWatch(runtime.cache_news)
         self.use_ids: set[str] | None = None
         """Ids by which the service knows the calls of the conversation, also removed ones; None before the first calls.
         """
@@ -177,14 +177,14 @@ class AgentRuntime:
         """Start an operation, record a decision, or wait for the next event; never do long work here."""
         if isinstance(step, Wait):
             if step.awaited == "budget":
-                self.host.budgets.wake_later(self.wake)
+                self.runtime.budgets.wake_later(self.wake)
             # Recorded once for each wait, so that the row and every list of agents show the reason for the wait
             # (test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so).
             if held := self._hold_reason(step):
-                await self.record(WaitBegan(at=self.host.clock.now(), what=held, until=step.until))
+                await self.record(WaitBegan(at=self.runtime.clock.now(), what=held, until=step.until))
                 return
             await self._wait(step.until)
-        elif self.host.pausing:
+        elif self.runtime.pausing:
             await self._wait(None)  # the next host decides on the same step
         else:
             await self._begin(self, step)
@@ -197,7 +197,7 @@ class AgentRuntime:
             case "budget":
                 return "budget"
             case "rate":
-                return "rate" if self.state.model.recovery.waiting_until <= self.host.clock.now() else None
+                return "rate" if self.state.model.recovery.waiting_until <= self.runtime.clock.now() else None
             case "model" | "tools" | "permission" | "plan" | "mail" | "more mail" | "recorded mail" | "idle":
                 return None
             case "worktree" | "background commands" | "cancelled operations":
@@ -227,14 +227,14 @@ class AgentRuntime:
         """Return the shared system blocks and the tool list in use, by what the journal says of them."""
         context = self.state.context
         if self._prompt[0] != (context.system, context.tools):
-            store = self.host.ports.store
+            store = self.runtime.services.store
             self.cache_prompt(await store.get_blob(context.system), await store.get_blob(context.tools))
         return self._prompt[1], self._prompt[2]
 
     def cache_prompt(self, shared: bytes, tools: bytes) -> None:
         """Cache the prompt in use, so that it need not be read from the store. `shared`: its shared system blocks."""
         context = self.state.context
-        in_memory = self.host.prompt_bytes
+        in_memory = self.runtime.prompt_bytes
         named = (context.system, context.tools)
         self._prompt = (named, in_memory.of(context.system, shared), in_memory.of(context.tools, tools))
 
@@ -335,7 +335,7 @@ class AgentRuntime:
         `reply`: the reply that it is part of.
         """
         if not self._retired:
-            self.host.report_output(self.lock, delta, reply)
+            self.runtime.report_output(self.lock, delta, reply)
 
     def show_progress(self, text: str) -> None:
         """Show the progress of a tool call.
@@ -358,11 +358,11 @@ class AgentRuntime:
         self.retire()
         is_written = self.written.bare.seq == self.state.seq  # else a later transcript continues from the progress
         self.state = without_history(self.state)
-        self.watch = CacheWatch(self.host.cache_news)
+        self.watch = CacheWatch(self.runtime.cache_news)
         self.use_ids = None
         self._prompt = _NO_PROMPT
         self.spawner = None
-        return is_written or not self.host.ports.archive.shares
+        return is_written or not self.runtime.services.archive.shares
 
     @property
     def begins_alone(self) -> bool:
@@ -395,7 +395,7 @@ class AgentRuntime:
         async with self._recording:
             if self._retired or self.state.identity.spec is None or self.state.lifecycle.ended is not None:
                 return
-            key = snapshot_key(self.host.session, self.name, self.row.incarnation)
+            key = snapshot_key(self.runtime.session, self.name, self.row.incarnation)
             await self._write((), [Put(key, dump(self.state))], self.state)
 
     def _state_after(self, events: Sequence[Event], state: AgentState) -> AgentState:
@@ -408,7 +408,7 @@ class AgentRuntime:
 
         `state`: the state after the events.
         """
-        stream = journal(self.host.session, self.name, self.row.incarnation)
+        stream = journal(self.runtime.session, self.name, self.row.incarnation)
         first = self.state.seq - len(self._unwritten)
         together = (*self._unwritten, *events)
         appends: list[Write] = [
@@ -418,11 +418,11 @@ class AgentRuntime:
         ]
         row = row_after(self.row, state, together[-1].at) if together else self.row
         if row is not self.row:
-            appends.append(Put(agent_key(self.host.session, self.name), row.encode()))
+            appends.append(Put(agent_key(self.runtime.session, self.name), row.encode()))
         # A snapshot that cannot be read is skipped
         # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
         if due(first, state):
-            appends.append(Put(snapshot_key(self.host.session, self.name, row.incarnation), dump(state)))
+            appends.append(Put(snapshot_key(self.runtime.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes], row)
         self._unwritten = ()
         self.row = row
@@ -434,17 +434,17 @@ class AgentRuntime:
         # Only these parts bear on the account: most events of a step change none of them.
         same = state.budget is before.budget and state.turn is before.turn and state.identity is before.identity
         if not same:
-            self.host.budgets.follow(state)
+            self.runtime.budgets.follow(state)
 
     def _notify(self, events: Sequence[Event]) -> None:
         if events and not self._retired:  # else another object took over during the commit, and shows the rest
             with self.lock:
-                self.host.report_events(self.lock, self.state.seq - len(events) + 1, events)
+                self.runtime.report_events(self.lock, self.state.seq - len(events) + 1, events)
         self.wake()
 
     async def _commit(self, stream: str, writes: Sequence[Write], row: AgentRow) -> None:
         try:
-            await self.host.commit(*writes, agent=row)
+            await self.runtime.commit(*writes, agent=row)
         except Conflict as lost:
             # After a kill, another object of this process writes the journal
             # (test_a_killed_agent_whose_commit_hangs_gives_its_lock_up).
@@ -484,8 +484,8 @@ class AgentRuntime:
 
     def mark_started(self, operation: Operation) -> None:
         """Start the timeout of an operation now."""
-        self.since[operation] = OperationStart(self.host.clock.now(), self.host.awake.now())
-        self.host.listeners.on_operation(self.name, self.row.incarnation, operation)
+        self.since[operation] = OperationStart(self.runtime.clock.now(), self.runtime.awake.now())
+        self.runtime.listeners.on_operation(self.name, self.row.incarnation, operation)
 
     async def _wait(self, until: float | None) -> None:
         resting = all(operation.kind == "bg" for operation in self.operations)
@@ -500,7 +500,7 @@ class AgentRuntime:
             if until is None:
                 await self.change()
             else:
-                with anyio.move_on_after(max(0.0, until - self.host.clock.now())):
+                with anyio.move_on_after(max(0.0, until - self.runtime.clock.now())):
                     await self.change()
         finally:
             if between_turns:

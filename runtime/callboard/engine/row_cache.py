@@ -278,8 +278,8 @@ class RowCache:
 class EndedAgentsSum(Generic[_Sum]):
     """Sum over the ended agents. Each of them is added once, so that a screen may read the sum often."""
 
-    def __init__(self, board: RowCache, nothing: _Sum, add: Callable[[_Sum, AgentRow], _Sum]) -> None:
-        self._board = board
+    def __init__(self, rows: RowCache, nothing: _Sum, add: Callable[[_Sum, AgentRow], _Sum]) -> None:
+        self._rows = rows
         self._nothing = nothing
         self._add = add
         self._sum = nothing
@@ -289,11 +289,11 @@ class EndedAgentsSum(Generic[_Sum]):
 
     def now(self) -> _Sum:
         """Return the sum over the agents that have ended so far."""
-        if self._restarts != self._board.restarts:
-            self._restarts = self._board.restarts
+        if self._restarts != self._rows.restarts:
+            self._restarts = self._rows.restarts
             self._sum = self._nothing
             self._counted = 0
-        for row in self._board.ends_after(self._counted):
+        for row in self._rows.ends_after(self._counted):
             self._sum = self._add(self._sum, row)
             self._counted += 1
         return self._sum

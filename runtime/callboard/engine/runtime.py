@@ -144,7 +144,7 @@ class SessionRuntime:
     """Shared state of a session."""
 
     session: str
-    ports: Services
+    services: Services
     fence: Fence | None
     types: Callable[[str, str, AgentSpec, AgentKind], AgentSpec]
     """Function (agent type, name, parent, kind) that returns the spec of a new agent. Raises `ToolRefused` for an
@@ -180,7 +180,7 @@ class SessionRuntime:
     budgets: Budgets = field(init=False)
     key_limiter: KeyLimiter = field(init=False)
     """Rate limiter of the API key: a shared one, or one for this host."""
-    board: RowCache = field(init=False)
+    rows: RowCache = field(init=False)
     cache_news: CacheNews = field(default_factory=CacheNews)
     folder_turns: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """(name, incarnation) -> the turn in which its folder was last checked."""
@@ -217,33 +217,33 @@ class SessionRuntime:
     """Listeners of the supervisor, which needs this object first: see `listen`."""
 
     def __post_init__(self) -> None:
-        self.audience = Audience(self.ports.observers)
-        self.awake = AwakeTime(self.ports.clock)
-        self.deadlines = Deadlines(self.ports.clock, self.awake)
-        self.key_limiter = self.ports.key_limiter or KeyLimiter(self.ports.clock)
+        self.audience = Audience(self.services.observers)
+        self.awake = AwakeTime(self.services.clock)
+        self.deadlines = Deadlines(self.services.clock, self.awake)
+        self.key_limiter = self.services.key_limiter or KeyLimiter(self.services.clock)
         self.mailboxes = Mailboxes(self.mailbox_limit)
-        self.board = RowCache(self.session, self._row_changed)
-        self.budgets = Budgets(self.awake, self.budget, self.board)
+        self.rows = RowCache(self.session, self._row_changed)
+        self.budgets = Budgets(self.awake, self.budget, self.rows)
 
     @property
     def clock(self) -> Clock:
-        return self.ports.clock
+        return self.services.clock
 
     async def load(self) -> None:
         """Read the session's rows once, before anything else."""
-        self.board.take(*await rows_of(self.ports.store, rows_prefix(self.session)))
-        await catch_up(self.key_limiter, self.ports.store)
+        self.rows.take(*await rows_of(self.services.store, rows_prefix(self.session)))
+        await catch_up(self.key_limiter, self.services.store)
 
     async def follow(self) -> None:
         """Apply changes of other processes until cancelled."""
-        async with self.ports.store.watch(rows_prefix(self.session)) as rows:
+        async with self.services.store.watch(rows_prefix(self.session)) as rows:
             async for row in rows:
                 await self._take(row, *rows.at_hand())
 
     async def _take(self, *rows: Row) -> None:
         """Apply rows of the store, which another process may have written."""
         if self.guard is None:
-            self.board.take(*rows)
+            self.rows.take(*rows)
         else:
             await self.guard.take(*rows)
 
@@ -259,7 +259,7 @@ class SessionRuntime:
         """
         if self.guard is not None:
             self.guard.expect(writes)
-        numbers = await self.ports.store.commit(*writes, fence=self.fence)
+        numbers = await self.services.store.commit(*writes, fence=self.fence)
         rows = list[Row]()
         sent = list[tuple[Append, int]]()
         for write, number in zip(writes, numbers, strict=True):
@@ -268,7 +268,7 @@ class SessionRuntime:
             elif isinstance(write, Append) and write.stream.startswith(MAILBOXES):
                 sent.append((write, number))
         # The watch delivers this commit later, and the next decision must already use it.
-        self.board.take(*rows, agent=agent)
+        self.rows.take(*rows, agent=agent)
         for write, number in sent:
             envelope = Envelope.model_validate_json(write.record)
             self.mailboxes.sent(write.stream, number, envelope.sender)
@@ -277,7 +277,7 @@ class SessionRuntime:
 
     async def refresh(self, key: str) -> None:
         """Read a row again after another process changed it first, so that the next decision uses it."""
-        row = await self.ports.store.get(key)
+        row = await self.services.store.get(key)
         if row is not None:
             await self._take(row)
 
@@ -289,14 +289,14 @@ class SessionRuntime:
     def state_block(self, state: AgentState) -> StateBlock:
         """Return the known state of this agent's world, for the text after a compaction."""
         lead = state.me.kind == "lead"
-        own = (task for task in self.board.tasks() if task.owner == state.me.name)
+        own = (task for task in self.rows.tasks() if task.owner == state.me.name)
         tasks = [
             f"{task.id} [{task.status}] {task.subject}" + (f" ({task.owner})" if task.owner else "")
-            for task in (self.board.open_tasks() if lead else without_old(own))
+            for task in (self.rows.open_tasks() if lead else without_old(own))
         ]
-        board = self.board
-        block = state_block(state, board.agents(), schedules=board.schedules(), tasks=tasks, requests=board.requests())
-        script = self.ports.script
+        rows = self.rows
+        block = state_block(state, rows.agents(), schedules=rows.schedules(), tasks=tasks, requests=rows.requests())
+        script = self.services.script
         return (
             script.known_state(state.me.name, state.identity.incarnation, state.compaction.count, block)
             if script
@@ -346,7 +346,7 @@ class SessionRuntime:
 
     def address(self, name: str) -> str:
         """Return the mailbox stream of the newest incarnation of a name."""
-        row = self.board.agent(name)
+        row = self.rows.agent(name)
         return mailbox(self.session, name, row[0].incarnation if row else 1)
 
     def task_holder(self, state: AgentState) -> Holder:
@@ -357,7 +357,7 @@ class SessionRuntime:
         """
         me = state.me
         lease = self.fence or Fence("", 0)
-        picks = me.claims_tasks and (state.turns.last_limit != "repetition" or self.ports.script is not None)
+        picks = me.claims_tasks and (state.turns.last_limit != "repetition" or self.services.script is not None)
         return Holder(me.name, state.identity.incarnation, lease.lease, lease.number, "bash" in me.tools, picks)
 
     def claimable_task(self, state: AgentState, expected: ExpectedDeliveries | None = None) -> str | None:
@@ -369,7 +369,7 @@ class SessionRuntime:
             return None
         if state.work.gate.gate == "pending":
             return None
-        ready = ready_for(self.board.at_stake(), self.task_holder(state))
+        ready = ready_for(self.rows.at_stake(), self.task_holder(state))
         if not ready:
             return None
         plan = planned_call(state, self.budgets.path_of(state), self.awake.now())

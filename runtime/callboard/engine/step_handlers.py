@@ -102,7 +102,7 @@ async def _drop_mail(agent: AgentRuntime, step: st.Drop) -> None:
     senders = {envelope.sender for envelope in from_others} - {agent.name}
     writes: list[Write] = []
     for name in sorted({"lead", *senders}) if from_others else []:
-        found = agent.host.board.agent(name)
+        found = agent.runtime.rows.agent(name)
         if found is None or found[0].kind == "subagent" or found[0].life == "stopped":
             continue
         concerned = [envelope for envelope in from_others if name in ("lead", envelope.sender)]
@@ -118,7 +118,7 @@ async def _drop_mail(agent: AgentRuntime, step: st.Drop) -> None:
             cause=weakest(map(effective_authority, dropped)),
             sent_at=_now(agent),
         )
-        writes.append(sending(agent.host.session, envelope))
+        writes.append(sending(agent.runtime.session, envelope))
     event = ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why, refused=step.refused)
     await agent.record(event, writes=writes)
 
@@ -170,15 +170,15 @@ async def _interrupt_calls(agent: AgentRuntime, step: st.Interrupt) -> None:
             events.append(ev.ToolFinished(at=now, call=call.call.id, content=content, is_error=True, settled=True))
             # In the same commit, because nothing reads the result of a subagent whose call was interrupted
             # (test_an_interrupted_call_stops_its_subagent).
-            writes += children_stopped(agent.host, agent.name, f"{agent.name} was {step.why}", call.call.id)
+            writes += children_stopped(agent.runtime, agent.name, f"{agent.name} was {step.why}", call.call.id)
         if call.stage == "asking" and call.request_id:
-            writes.extend(request_withdrawn(agent.host, call.request_id, step.why))
+            writes.extend(request_withdrawn(agent.runtime, call.request_id, step.why))
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:
         # The request was answered at the same moment: `decide` runs again
         # (test_an_answer_at_the_very_moment_of_an_interrupt_crashes_nobody).
-        await agent.host.refresh(lost.what)
+        await agent.runtime.refresh(lost.what)
 
 
 async def _handle_deadline(agent: AgentRuntime, step: st.Expire) -> None:
@@ -187,7 +187,7 @@ async def _handle_deadline(agent: AgentRuntime, step: st.Expire) -> None:
     wait = me.plan_deadline if step.request.kind == "plan" else me.ask_deadline or 0.0
     seconds = SCHEDULED_WAIT if wait is None else wait  # only a request of a scheduled turn has a deadline then
     passed = step.request.expires_at or 0.0
-    await overdue_request(agent.host, step.request.id, seconds, attended=me.ask_deadline != 0, passed=passed)
+    await overdue_request(agent.runtime, step.request.id, seconds, attended=me.ask_deadline != 0, passed=passed)
 
 
 async def _plan_retry(agent: AgentRuntime, step: st.PlanRetry) -> None:
@@ -224,7 +224,7 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
     # Files before the record: after a crash in between, the edit is decided again. In the other order the record could
     # name a file that was never written.
     for path, text in persisted_texts(view, event.edits).items():
-        await agent.host.ports.archive.keep(path, text)
+        await agent.runtime.services.archive.keep(path, text)
     transcript = await transcripts.write(agent) if step.transcript else ""
     await agent.record(event.model_copy(update={"transcript": transcript}))
 
@@ -265,10 +265,12 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     state = agent.state
     now = _now(agent)
     assert state.turn is not None, "a turn that ends is under way"
-    lead = agent.host.board.agent("lead")
+    lead = agent.runtime.rows.agent("lead")
     events: list[ev.Event] = [*preceding]
     released = _tasks_to_release(agent, step)
-    continues = state.work.assignment and bool(ready_for(agent.host.board.at_stake(), agent.host.task_holder(state)))
+    continues = state.work.assignment and bool(
+        ready_for(agent.runtime.rows.at_stake(), agent.runtime.task_holder(state))
+    )
     mail = farewell(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" and not released else "failed"
@@ -276,20 +278,22 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     text = _final_text(state)
     ended = ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=text, why=step.why, limit=step.limit)
     events.append(ended)
-    writes: list[Write] = [sending(agent.host.session, e) for e in mail]
+    writes: list[Write] = [sending(agent.runtime.session, e) for e in mail]
     reports = any(isinstance(event, ev.Reported) for event in events)
     # Otherwise the plan would outlive its turn, and be approved without effect
     # (test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit).
     if reports and state.work.gate.gate == "pending" and state.work.gate.request_id:  # a report resets the gate
-        writes += request_withdrawn(agent.host, state.work.gate.request_id, f"{agent.name} ended its turn: {step.why}")
+        writes += request_withdrawn(
+            agent.runtime, state.work.gate.request_id, f"{agent.name} ended its turn: {step.why}"
+        )
     if released:
-        writes += task_writes(agent.host, released)
+        writes += task_writes(agent.runtime, released)
         events[-1:-1] = [ev.TaskHeld(at=now, task=task.id, subject=task.subject, held=False) for task in released]
-    shutdown = agent.host.board.request(state.lifecycle.leaving) if state.lifecycle.leaving else None
+    shutdown = agent.runtime.rows.request(state.lifecycle.leaving) if state.lifecycle.leaving else None
     # Written unchanged: if the request was rejected in between, the commit fails and the agent stays.
     if shutdown is not None:
         writes.append(
-            Put(request_key(agent.host.session, state.lifecycle.leaving), shutdown[0].encode(), expected=shutdown[1])
+            Put(request_key(agent.runtime.session, state.lifecycle.leaving), shutdown[0].encode(), expected=shutdown[1])
         )
     # The next step is the end of its life. The scheduler follows the turns of its own subagents, and must not count an
     # end that a crash could undo.
@@ -299,7 +303,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
+        await agent.runtime.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
 
 
 def _final_text(state: AgentState) -> str:
@@ -326,7 +330,7 @@ def _tasks_to_release(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
         note = f"{agent.name} ended its turn before it was done.{suffix}"
     else:
         return []
-    return returned_tasks(agent.host, agent.host.task_holder(state), note)
+    return returned_tasks(agent.runtime, agent.runtime.task_holder(state), note)
 
 
 async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
@@ -337,20 +341,20 @@ async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
     """
     state = agent.state
     now = _now(agent)
-    session = agent.host.session
+    session = agent.runtime.session
     carries = state.lifecycle.renew == "carry"  # the new life takes them over
     note = f"{agent.name} ended before it was done"
-    writes = [] if carries else tasks_freed(agent.host, agent.host.task_holder(state), note)
-    writes += [] if state.lifecycle.renew else free_reserved_tasks(agent.host, agent.name)
+    writes = [] if carries else tasks_freed(agent.runtime, agent.runtime.task_holder(state), note)
+    writes += [] if state.lifecycle.renew else free_reserved_tasks(agent.runtime, agent.name)
     # The user may be about to answer (test_a_question_of_the_old_life_is_answered_to_the_new_one).
     kept_kinds = ("question",) if carries else ()
-    writes += requests_withdrawn(agent.host, agent.name, f"{agent.name} has ended", keep=kept_kinds)
-    lead = agent.host.board.agent("lead")
+    writes += requests_withdrawn(agent.runtime, agent.name, f"{agent.name} has ended", keep=kept_kinds)
+    lead = agent.runtime.rows.agent("lead")
     for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
         writes.append(sending(session, envelope))
     # The new life watches those in the background (test_a_fresh_conversation_keeps_its_subagents_in_the_background).
     kept = [began.agent for began in in_background(state)] if state.lifecycle.renew else ()
-    writes += children_stopped(agent.host, agent.name, note, keep=kept)
+    writes += children_stopped(agent.runtime, agent.name, note, keep=kept)
     for request_id in _shutdown_requests(agent):
         writes.extend(_shutdown_answer(agent, request_id, now))
     try:
@@ -358,12 +362,12 @@ async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
         # (test_shutdown_is_a_handshake_and_a_dead_owners_task_comes_free).
         await agent.record(ev.AgentStopped(at=now, outcome=step.outcome, result=step.result), writes=writes)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
+        await agent.runtime.refresh(lost.what)  # a row changed meanwhile: `decide` runs again on fresh rows
 
 
 def _shutdown_requests(agent: AgentRuntime) -> list[str]:
     """Return the shutdown requests to this life, whether it has read them or not."""
-    shutdowns = [request for request in agent.host.board.pending_requests() if request.kind == "shutdown"]
+    shutdowns = [request for request in agent.runtime.rows.pending_requests() if request.kind == "shutdown"]
     life = (agent.name, agent.state.identity.incarnation)
     return [
         shutdown.id
@@ -373,13 +377,13 @@ def _shutdown_requests(agent: AgentRuntime) -> list[str]:
 
 
 def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[Write]:
-    row = agent.host.board.request(request_id)
+    row = agent.runtime.rows.request(request_id)
     if row is None or row[0].status != "pending":
         return []
-    session = agent.host.session
+    session = agent.runtime.session
     request = row[0]
     agreed = request.model_copy(update={"status": "approved", "answered_by": agent.name})
-    asker = agent.host.board.agent(request.asked_by)
+    asker = agent.runtime.rows.agent(request.asked_by)
     writes: list[Write] = [Put(request_key(session, request_id), agreed.encode(), expected=row[1])]
     if asker:
         envelope = Envelope(
@@ -400,7 +404,7 @@ def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[W
 
 
 def _now(agent: AgentRuntime) -> float:
-    return agent.host.clock.now()
+    return agent.runtime.clock.now()
 
 
 _HANDLERS: dict[type, Callable[[AgentRuntime, Any], Awaitable[None]]] = {

@@ -33,11 +33,11 @@ async def write(agent: AgentRuntime) -> str:
     """
     await agent.flush()
     state = agent.state
-    ports = agent.host.ports
-    folders = ports.archive.folders(state.me)
+    services = agent.runtime.services
+    folders = services.archive.folders(state.me)
     path = transcript_path(state, str(folders.transcripts))
     origin = Origin(state.identity.session, agent.name, state.identity.incarnation, state.me.kind, str(folders.root))
-    stream = journal(agent.host.session, agent.name, agent.row.incarnation)
+    stream = journal(agent.runtime.session, agent.name, agent.row.incarnation)
     async with agent.transcribing:
         recent = agent.recent_replies
         known = recent.next_messages(agent.written, agent.state) if agent.is_flushed else None
@@ -45,7 +45,7 @@ async def write(agent: AgentRuntime) -> str:
             work = partial(next_lines, agent.written, agent.state, known, replies=dict(recent.replies), origin=origin)
             await _extend(agent, path, work)
         while agent.written.bare.seq < state.seq:
-            records = await records_of(ports.store, stream, agent.written.bare.seq, PAGE)
+            records = await records_of(services.store, stream, agent.written.bare.seq, PAGE)
             if not records:
                 break
             await _extend(agent, path, partial(_page, agent.written, stream, records, origin))
@@ -55,7 +55,7 @@ async def write(agent: AgentRuntime) -> str:
 async def _extend(
     agent: AgentRuntime, path: str, work: Callable[[], tuple[TranscriptProgress, Sequence[bytes]]]
 ) -> None:
-    agent.written = await agent.host.ports.archive.extend(path, agent.written.lines, work)
+    agent.written = await agent.runtime.services.archive.extend(path, agent.written.lines, work)
     agent.recent_replies.drop_written(agent.written)
 
 
@@ -83,11 +83,11 @@ def _page(
 
 async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMessage]:
     """Return the whole conversation up to this state, folded outside the event loop."""
-    ports = agent.host.ports
+    services = agent.runtime.services
     events = await numbered_events(
-        ports.store, journal(state.identity.session, state.me.name, state.identity.incarnation)
+        services.store, journal(state.identity.session, state.me.name, state.identity.incarnation)
     )
-    return await ports.archive.aside(lambda: unedited(event for event in events if event[0] <= state.seq))
+    return await services.archive.aside(lambda: unedited(event for event in events if event[0] <= state.seq))
 
 
 def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
@@ -119,7 +119,7 @@ def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None 
     state = agent.state
     if event.edits:
         edits, names = repaired(
-            state.context.conversation, event.edits, block or agent.host.state_block(state), state.work.tasks
+            state.context.conversation, event.edits, block or agent.runtime.state_block(state), state.work.tasks
         )
         event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
     return measured(state, event)

@@ -74,13 +74,13 @@ class AttachedSession(OpenSession):
         approvers: Sequence[Approver],
         live_text: bool = False,
     ) -> None:
-        board = RowCache(row.id, self._row_changed)
+        rows = RowCache(row.id, self._row_changed)
         model = str(row.settings.get("model", row.model))
-        super().__init__(row, places, store, board=board, clock=SystemClock(), model=model)
+        super().__init__(row, places, store, rows=rows, clock=SystemClock(), model=model)
         self.pid = 0
         self._machine = ""
         self._audience = Audience(observers)
-        self._broker = ApproverBroker(self._board, approvers, self._send_answer)
+        self._broker = ApproverBroker(self._rows, approvers, self._send_answer)
         self._states: dict[tuple[str, int], AgentState] = {}
         self._followed: set[tuple[str, int]] = set()
         self._group: TaskGroup | None = None
@@ -128,7 +128,7 @@ class AttachedSession(OpenSession):
         return False
 
     async def renew(self, *, carry: bool) -> None:
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         life = row[0].incarnation if row else 1
         await self.command("new", text="carry" if carry else "")
 
@@ -142,7 +142,7 @@ class AttachedSession(OpenSession):
         """Wait until the host has left, then return the state of the session."""
         await self._gone.wait()
         lead = self.state("lead")
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         text = (lead.turn.text if lead.turn else lead.turns.last_text) if lead else ""
         if self._died and not await self._was_finished():
             reason = f"{self.where}, which hosted the session, has died: `callboard resume {self.id}` continues it"
@@ -185,8 +185,8 @@ class AttachedSession(OpenSession):
         self, holder: LeaseHolder, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Follow the session until cancelled. `task_status` is set when it has caught up."""
-        self._board.take(*await rows_of(self._store, rows_prefix(self.id)))
-        for row in self._board.agents():
+        self._rows.take(*await rows_of(self._store, rows_prefix(self.id)))
+        for row in self._rows.agents():
             key = (row.name, row.incarnation)
             if row.life == "stopped" and row.kind != "lead":
                 self._followed.add(key)  # it ended before this process attached: its row contains its usage
@@ -196,7 +196,7 @@ class AttachedSession(OpenSession):
         self._machine = holder.machine
         async with anyio.create_task_group() as group:
             self._group = group
-            for row in self._board.agents():
+            for row in self._rows.agents():
                 self._row_changed("agent", row.name)
             group.start_soon(self._broker.run)
             group.start_soon(self._follow_host)
@@ -204,12 +204,12 @@ class AttachedSession(OpenSession):
             task_status.started()
             async with self._store.watch(rows_prefix(self.id)) as rows:
                 async for row in rows:
-                    self._board.take(row, *rows.at_hand())
+                    self._rows.take(row, *rows.at_hand())
 
     def _row_changed(self, kind: str, name: str) -> None:
         if self._group is None:
             return
-        if kind == "agent" and (match := self._board.agent(name)):
+        if kind == "agent" and (match := self._rows.agent(name)):
             key = (name, match[0].incarnation)
             if key not in self._states or self._states[key].lifecycle.ended is None:
                 self._follow_once(match[0])

@@ -42,13 +42,13 @@ class OpenSession(SessionHandle, ABC):
         places: WorkspacePaths,
         store: Store,
         *,
-        board: RowCache,
+        rows: RowCache,
         clock: Clock,
         model: str,
         agent_types: Callable[[], Mapping[str, str]] = dict[str, str],
         level: int | None = None,
     ) -> None:
-        super().__init__(row, store, board, clock)
+        super().__init__(row, store, rows, clock)
         self.places = places
         self._agent_types = agent_types
         self.voice = Voice()
@@ -61,7 +61,7 @@ class OpenSession(SessionHandle, ABC):
         self.refused_plugins: tuple[tuple[str, str], ...] = ()
         """Path and reason of each plugin that could not be loaded."""
         self._bypasses = False
-        self._ended_usage = EndedAgentsSum(board, Usage(), lambda usage, row: usage.plus(self._usage_of(row)))
+        self._ended_usage = EndedAgentsSum(rows, Usage(), lambda usage, row: usage.plus(self._usage_of(row)))
 
     @property
     def agent_types(self) -> Mapping[str, str]:
@@ -129,12 +129,12 @@ class OpenSession(SessionHandle, ABC):
 
     def team(self) -> list[AgentSummary]:
         """Return every agent that is known here, the lead first."""
-        return [summarise(row, self.state(row.name, row.incarnation)) for row in self._board.agents()]
+        return [summarise(row, self.state(row.name, row.incarnation)) for row in self._rows.agents()]
 
     def open_work(self, worktrees: tuple[str, ...] = ()) -> OpenWork:
         """Return the open work. `worktrees`: those with unmerged work."""
-        agents = [(row, self.state(row.name, row.incarnation)) for row in self._board.agents()]
-        tasks = open_tasks(self._board.tasks())
+        agents = [(row, self.state(row.name, row.incarnation)) for row in self._rows.agents()]
+        tasks = open_tasks(self._rows.tasks())
         return OpenWork(tasks, tuple(self.requests()), open_agents(agents), worktrees, self.denied(), self.stopped())
 
     def stopped(self) -> Sequence[StoppedCommand]:
@@ -157,19 +157,19 @@ class OpenSession(SessionHandle, ABC):
 
     def living(self) -> Sequence[AgentRow]:
         """Return the rows of the agents that have not ended, in order of creation. Ended agents cost nothing."""
-        return self._board.living_agents()
+        return self._rows.living_agents()
 
     def label(self, name: str) -> str:
         """Return the name of an agent for people: `explore 2` for the second subagent of its type."""
-        return self._board.label(name)
+        return self._rows.label(name)
 
     def named(self, label: str) -> str | None:
         """Return the name of the agent that a person calls `label`, or None.
 
         A person uses its name, or the text of `label()`.
         """
-        name = self._board.labelled(label.removeprefix("@"))
-        return name if self._board.agent(name) is not None else None
+        name = self._rows.labelled(label.removeprefix("@"))
+        return name if self._rows.agent(name) is not None else None
 
     def overview(self) -> TeamOverview:
         """Return the team as it is now, from memory."""
@@ -177,11 +177,11 @@ class OpenSession(SessionHandle, ABC):
 
     def usage(self) -> Usage:
         """Return the usage of all agents together. Ended agents cost nothing, so a screen may call this often."""
-        return reduce(Usage.plus, map(self._usage_of, self._board.living_agents()), self._ended_usage.now())
+        return reduce(Usage.plus, map(self._usage_of, self._rows.living_agents()), self._ended_usage.now())
 
     def row_of(self, name: str) -> AgentRow | None:
         """Return the row of an agent, in its newest life."""
-        row = self._board.agent(name)
+        row = self._rows.agent(name)
         return row[0] if row is not None else None
 
     def life_usage(self, row: AgentRow) -> Usage:
@@ -212,7 +212,7 @@ class OpenSession(SessionHandle, ABC):
 
     def call(self, agent: str, call: str) -> ToolCall | None:
         """Return a running tool call of an agent, by its internal id, also one that began before a resume."""
-        states = (self.state(row.name, row.incarnation) for row in self._board.agents() if row.name == agent)
+        states = (self.state(row.name, row.incarnation) for row in self._rows.agents() if row.name == agent)
         return next(
             (open_call.call for state in states if state for open_call in state.calls if open_call.call.id == call),
             None,

@@ -120,7 +120,7 @@ class Checkpoints:
 
     def _moved_row(self, tree: str) -> CheckpointRow:
         """Return the row of a working tree with the place where it is now."""
-        folder = self._runtime.ports.worktrees.path(tree) if tree and self._runtime.ports.worktrees else None
+        folder = self._runtime.services.worktrees.path(tree) if tree and self._runtime.services.worktrees else None
         row = self._placed.rows.get(tree) or CheckpointRow(tree=tree, place="", folder="")
         place = {"place": self._placed.place, "folder": str(folder or self._places.workspace)}
         current = {**place, "host": socket.gethostname()}
@@ -197,13 +197,13 @@ class Checkpoints:
         self._trigger.changed.notify()
 
     def _tree_of(self, agent: str) -> str:
-        row = self._runtime.board.agent(agent)
+        row = self._runtime.rows.agent(agent)
         return row[0].worktree if row is not None else ""
 
     async def _trees(self) -> dict[str, Worktree | None]:
         """Return the worktrees of the session, and the workspace with an empty name."""
-        keeper = self._runtime.ports.worktrees
-        in_use = {row.worktree for row in self._runtime.board.agents()}
+        keeper = self._runtime.services.worktrees
+        in_use = {row.worktree for row in self._runtime.rows.agents()}
         trees = await keeper.worktrees() if keeper is not None else ()
         own = {tree.name: tree for tree in trees if tree.session == self._runtime.session or tree.name in in_use}
         return {"": None, **own}
@@ -224,7 +224,7 @@ class Checkpoints:
             self._report(f"no checkpoint of {tree or 'the workspace'} can be made: {failed}")
 
     async def _working_tree(self, repo: Repository, worktree: Worktree | None) -> WorkingTree | None:
-        keeper = self._runtime.ports.worktrees
+        keeper = self._runtime.services.worktrees
         if worktree is None or keeper is None:
             return repo.workspace
         return await repo.working_tree(Path(keeper.path(worktree.name)))
@@ -289,7 +289,7 @@ class Checkpoints:
         return row
 
     def _servers(self) -> tuple[str, ...]:
-        servers = self._runtime.ports.servers
+        servers = self._runtime.services.servers
         now = servers.now() if servers is not None else ()
         return tuple(server.name for server in now if server.transport == "stdio" and server.state in _RUNNING)
 

@@ -83,9 +83,9 @@ class SharedWorkspace:
         """Return a session, the newest if none is named, as it is now. Raises `UsageError`."""
         store = self.shared.store
         row = await find_session(store, session)
-        board = RowCache(row.id, lambda kind, name: None)
-        board.take(*await store.keys(rows_prefix(row.id)))
-        return SessionHandle(row, store, board)
+        rows = RowCache(row.id, lambda kind, name: None)
+        rows.take(*await store.keys(rows_prefix(row.id)))
+        return SessionHandle(row, store, rows)
 
 
 class ClientSession:

@@ -104,21 +104,21 @@ class SessionHandle:
     beside_host: bool = True
     """True if this process does not host the session."""
 
-    def __init__(self, row: SessionRow, store: Store, board: RowCache, clock: Clock | None = None) -> None:
+    def __init__(self, row: SessionRow, store: Store, rows: RowCache, clock: Clock | None = None) -> None:
         self.id = row.id
         self.row = row
         self._store = store
-        self._board = board
+        self._rows = rows
         self._clock = clock or SystemClock()
-        self.cron = ScheduleInspector(store, row.id, board)
-        self.agents = TeamInspector(store, row.id, board)
-        self.board = TaskInspector(store, row.id, board)
-        self.rules = RuleInspector(store, row.id, board)
+        self.cron = ScheduleInspector(store, row.id, rows)
+        self.agents = TeamInspector(store, row.id, rows)
+        self.board = TaskInspector(store, row.id, rows)
+        self.rules = RuleInspector(store, row.id, rows)
 
     async def summaries(self) -> list[AgentSummary]:
         """Return every agent with its usage: from the journal of a living agent, or the row of an ended one."""
         agents: list[AgentSummary] = []
-        for row in self._board.agents():
+        for row in self._rows.agents():
             state = None
             if row.life != "stopped" or row.kind == "lead":
                 state = (await recall_readable(self._store, self.id, row.name, row.incarnation)).state
@@ -126,13 +126,13 @@ class SessionHandle:
         return agents
 
     def tasks(self) -> list[Task]:
-        return list(self._board.tasks())
+        return list(self._rows.tasks())
 
     def requests(self, *, pending_only: bool = True) -> list[Request]:
-        return list(self._board.pending_requests() if pending_only else self._board.requests())
+        return list(self._rows.pending_requests() if pending_only else self._rows.requests())
 
     def schedules(self) -> list[Schedule]:
-        return list(self._board.schedules())
+        return list(self._rows.schedules())
 
     async def inbox(self, agent: str | None = None) -> list[Receipt]:
         """Return the history of the mail of the team, or of one agent, oldest first.
@@ -140,9 +140,7 @@ class SessionHandle:
         Raises `UsageError` as `context` does.
         """
         rows = (
-            [row for row in self._board.agents() if row.kind != "subagent"]
-            if agent is None
-            else [self.agent_row(agent)]
+            [row for row in self._rows.agents() if row.kind != "subagent"] if agent is None else [self.agent_row(agent)]
         )
         return await self._mail(rows)
 
@@ -156,7 +154,7 @@ class SessionHandle:
 
         Raises `UsageError` if no envelope of the session matches, or several do.
         """
-        envelopes = await self._mail(self._board.agents())
+        envelopes = await self._mail(self._rows.agents())
         ids = dict.fromkeys(mail.envelope.id for mail in envelopes)
         return trace(envelopes, one_by_id("envelope", ids, prefix, where=f"of session {self.id}"))
 
@@ -222,7 +220,7 @@ class SessionHandle:
 
     async def _fired_by(self) -> str | None:
         """Return that a serving host is about to take the session for its schedules; None if none is."""
-        if not any(schedule.durable and fires_again(schedule) for schedule in self._board.schedules()):
+        if not any(schedule.durable and fires_again(schedule) for schedule in self._rows.schedules()):
             return None
         return await about_to_take(self._store, self.row.settings.get(PLACEMENT) or {})
 
@@ -238,7 +236,7 @@ class SessionHandle:
         """
         if name is not None:
             self.agent_row(name)
-        for row in self._board.agents():
+        for row in self._rows.agents():
             at_work = row.life in ("starting", "working", "waiting")
             concerned = row.name == name or (row.kind == "subagent" and row.parent == name and at_work)
             if concerned if name is not None else row.name == "lead" or at_work:
@@ -255,12 +253,12 @@ class SessionHandle:
 
     async def cost(self) -> Spending:
         """Return the session's spending so far, from the journals of all its agents."""
-        return await session_spending(self._store, self.id, self._board.agents())
+        return await session_spending(self._store, self.id, self._rows.agents())
 
     async def budgets(self) -> tuple[BudgetNode, ...]:
         """Return the budgets of the session, its agents and schedules, with the used amount of each."""
         budget = self._session_budget() if self._hosted_budget is None else self._hosted_budget
-        return await session_budgets(self._store, self.id, self._board, clock=self._clock, budget=budget)
+        return await session_budgets(self._store, self.id, self._rows, clock=self._clock, budget=budget)
 
     async def use_model(self, name: str, to: str = "lead") -> UsedModel:
         """Switch an agent to this model, an id or an alias, from its next call on.
@@ -373,7 +371,7 @@ class SessionHandle:
         Those of all agents include the refused requests of agents' processes to the web page.
         Raises `UsageError` as `context` does.
         """
-        rows = self._board.agents() if agent is None else [self.agent_row(agent)]
+        rows = self._rows.agents() if agent is None else [self.agent_row(agent)]
         return await DecisionReader(self._store, self.id).read(rows, refused=agent is None)
 
     async def edits(self, agent: str = "lead") -> Sequence[EditReport]:
@@ -427,13 +425,13 @@ class SessionHandle:
 
     def agent_rows(self) -> Sequence[AgentRow]:
         """Return the rows of all agents, oldest first, including ended ones."""
-        return self._board.agents()
+        return self._rows.agents()
 
     def agent_row(self, name: str) -> AgentRow:
         """Return the row of an agent. Raises `UsageError` with the existing names."""
-        match = self._board.agent(name)
+        match = self._rows.agent(name)
         if match is None:
-            names = [agent.name for agent in self._board.agents()]
+            names = [agent.name for agent in self._rows.agents()]
             raise UsageError(unknown("agent", name, names, where=f"in session {self.id}"))
         return match[0]
 
@@ -472,25 +470,25 @@ class SessionHandle:
 class RuleInspector:
     """Session rules of one session."""
 
-    def __init__(self, store: Store, session: str, board: RowCache) -> None:
+    def __init__(self, store: Store, session: str, rows: RowCache) -> None:
         self._store = store
         self._session = session
-        self._board = board
+        self._rows = rows
         self._clock = SystemClock()
 
     def all(self) -> Sequence[SessionRule]:
         """Return every rule that was created, oldest first."""
-        return self._board.rules()
+        return self._rows.rules()
 
     def active_rules(self) -> Sequence[SessionRule]:
         """Return the rules in force."""
         now = self._clock.now()
-        return [rule for rule in self._board.rules() if not end_state(rule, now)]
+        return [rule for rule in self._rows.rules() if not end_state(rule, now)]
 
     async def made_by(self, request_id: str) -> Sequence[SessionRule]:
         """Return the rules that the answer to a permission created, in their current state in the store."""
         await self._look()
-        return [rule for rule in self._board.rules() if rule.request_id == request_id]
+        return [rule for rule in self._rows.rules() if rule.request_id == request_id]
 
     async def add(self, text: str, effect: RuleEffect = "allow") -> None:
         """Allow, ask about, or deny a class of calls in this session. A rule that is in force is not added again.
@@ -512,7 +510,7 @@ class RuleInspector:
         await write_rule_as_person(self._store, self._session, rule, expected=0)
 
     async def _look(self) -> None:
-        self._board.take(*await rows_of(self._store, rule_key(self._session, "")))
+        self._rows.take(*await rows_of(self._store, rule_key(self._session, "")))
 
     async def revoke(self, prefix: str) -> SessionRule:
         """Revoke a rule by its id or a prefix of it: from now on it has no effect.
@@ -522,8 +520,8 @@ class RuleInspector:
         """
         refuse_inside_tool("Revoking a session rule")
         await self._look()
-        ids = [rule.id for rule in self._board.rules()]
-        match = self._board.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))
+        ids = [rule.id for rule in self._rows.rules()]
+        match = self._rows.rule(one_by_id("session rule", ids, prefix, where=f"of session {self._session}"))
         assert match is not None, "it was found among them"
         rule, revision = match
         if reason := end_state(rule, self._clock.now()):

@@ -108,22 +108,22 @@ class HostedSession(OpenSession):
         denied: DeniedCalls,
         facts: HostingFacts,
     ) -> None:
-        host = team.host
+        runtime = team.runtime
         super().__init__(
             prepared.row,
             prepared.places,
-            host.ports.store,
-            board=host.board,
-            clock=host.clock,
+            runtime.services.store,
+            rows=runtime.rows,
+            clock=runtime.clock,
             model=source.chosen.name,
             agent_types=facts.agent_types,
             level=facts.level,
         )
-        self._host = host
+        self._runtime = runtime
         self._team = team
-        now = host.clock.now()
+        now = runtime.clock.now()
         self._earlier = frozenset(
-            r.id for r in host.board.requests() if r.status != "pending" or (r.expires_at or r.created_at) < now
+            r.id for r in runtime.rows.requests() if r.status != "pending" or (r.expires_at or r.created_at) < now
         )
         """Requests that were closed, or past their deadline, before this process opened the session."""
         self._source = source
@@ -167,11 +167,11 @@ class HostedSession(OpenSession):
         await say_as_person(self._store, self.id, text, to=to, now=self._now, nonce=nonce, hosted=True, extras=extras)
 
     def commands(self) -> Sequence[PersonCommand]:
-        source = self._host.ports.prompt_source
-        return (*self._host.ports.skills.commands(), *(source.prompts() if source is not None else ()))
+        source = self._runtime.services.prompt_source
+        return (*self._runtime.services.skills.commands(), *(source.prompts() if source is not None else ()))
 
     def awaits_trust(self, name: str) -> bool:
-        return self._host.ports.skills.awaits_trust(name)
+        return self._runtime.services.skills.awaits_trust(name)
 
     async def rewind_files(self, message: str, *, dry: bool = False) -> Sequence[FileRestore]:
         """Restore the files that tools have changed since a message of the lead, by its UUID.
@@ -183,8 +183,8 @@ class HostedSession(OpenSession):
         lead = self.state("lead")
         if self._backups is None or lead is None or lead.identity.spec is None:
             raise UsageError("no copies of files are made: start the session with file checkpointing")
-        folders = self._host.ports.archive.folders(lead.me)
-        changed = await changes_since(self._store, self.id, [row.name for row in self._board.agents()], message)
+        folders = self._runtime.services.archive.folders(lead.me)
+        changed = await changes_since(self._store, self.id, [row.name for row in self._rows.agents()], message)
         restores = [
             await anyio.to_thread.run_sync(partial(self._backups.restore, path, digest, folders, dry=dry))
             for path, digest in changed.items()
@@ -228,7 +228,7 @@ class HostedSession(OpenSession):
 
     async def commit(self, *writes: Write) -> None:
         """Write under the lease of this process. Raises the errors of `Store.commit`."""
-        await self._host.commit(*writes)
+        await self._runtime.commit(*writes)
 
     @property
     def store(self) -> Store:
@@ -238,11 +238,11 @@ class HostedSession(OpenSession):
     @property
     def hooks(self) -> HookRegistry:
         """Return the hooks of the session, which can be added and removed."""
-        return self._host.ports.hooks
+        return self._runtime.services.hooks
 
     async def take_model(self) -> None:
         """Apply a resume option that names another model: the lead uses it from its next call on."""
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         chosen = self._source.chosen
         state = await recall(self._store, self.id, "lead", row[0].incarnation) if row else AgentState()
         plan = chosen.plan
@@ -258,7 +258,7 @@ class HostedSession(OpenSession):
 
         The others are unchanged. `settings`: the settings in force, including the flags.
         """
-        if self._board.agent("lead") is None:
+        if self._rows.agent("lead") is None:
             return
         named_flags = {name for name, value in flags.items() if value is not None}
         if "permission.mode" in named_flags:
@@ -269,7 +269,7 @@ class HostedSession(OpenSession):
             await self.command("limits", text=json.dumps({name: flags[f"limits.{name}"] for name in named}))
 
     async def renew(self, *, carry: bool) -> None:
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         life = row[0].incarnation if row else 1
         await self.command("new", text="carry" if carry else "")
         await self._team.begun("lead", life + 1)
@@ -279,7 +279,7 @@ class HostedSession(OpenSession):
 
         None if the lead has ended or does not begin.
         """
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         if row is None or row[0].life == "stopped":
             return None
         with anyio.move_on_after(BEGINS_WITHIN):
@@ -296,7 +296,7 @@ class HostedSession(OpenSession):
 
     async def finished(self) -> RunEnd:
         await self._quiet()
-        return self.end(await unmerged(self._host.ports.worktrees, self.id))
+        return self.end(await unmerged(self._runtime.services.worktrees, self.id))
 
     async def pause(self) -> None:
         """Let no agent begin another step, and return when none is in progress: another process can host the session.
@@ -314,7 +314,7 @@ class HostedSession(OpenSession):
         await self._quiet(detached=False)
         at_rest()
         end = self.end()
-        return replace(end, open=self.open_work(await unmerged(self._host.ports.worktrees, self.id)))
+        return replace(end, open=self.open_work(await unmerged(self._runtime.services.worktrees, self.id)))
 
     def move_to_background(self, use_id: str = "") -> bool:
         """See `OpenSession.move_to_background`."""
@@ -355,7 +355,7 @@ class HostedSession(OpenSession):
                 await self.end_commands()
                 break
             self._awaited |= ids
-            self._host.notice("lead", _waiting_words(commands, self._at_end, ends=ends))
+            self._runtime.notice("lead", _waiting_words(commands, self._at_end, ends=ends))
             with anyio.move_on_after(self._at_end):
                 await self._team.quiet(also, subagents=detached, moved=detached)
                 break
@@ -370,16 +370,16 @@ class HostedSession(OpenSession):
         return self._stopped
 
     def _fires_no_more(self) -> bool:
-        return not any(fires_again(schedule) for schedule in self._board.schedules())
+        return not any(fires_again(schedule) for schedule in self._rows.schedules())
 
     def end(self, worktrees: tuple[str, ...] = ()) -> RunEnd:
         """Return the current state of the session, as the end of a run. `worktrees`: those with unmerged work."""
         lead = self.state("lead")
-        row = self._board.agent("lead")
+        row = self._rows.agent("lead")
         outcome = outcome_of(row[0] if row else None, lead, self._requests_since_begin())
         code = outcome.exit_code
         reason = outcome.why
-        crashed = [agent.name for agent in self._board.agents() if agent.life == "crashed"]
+        crashed = [agent.name for agent in self._rows.agents() if agent.life == "crashed"]
         if crashed and code == DONE:
             code = FAILED
             reason = f"{', '.join(crashed)} crashed repeatedly: the session's log has the details"
@@ -393,7 +393,7 @@ class HostedSession(OpenSession):
     def work_outcome(self) -> RunOutcome:
         """Return the outcome of work that a program gave to the agents, whatever the lead's own turns were."""
         # The code of a workflow has handled questions of its own that nobody answered.
-        requests = [r for r in self._requests_since_begin() if self._board.agent(r.asked_by) is not None]
+        requests = [r for r in self._requests_since_begin() if self._rows.agent(r.asked_by) is not None]
         outcome = outcome_of(None, AgentState(), requests)
         differs = self._source.verdict()
         return RunOutcome(outcome.exit_code or FAILED, differs) if differs else outcome
@@ -445,7 +445,7 @@ class HostedSession(OpenSession):
 
     @property
     def servers(self) -> Servers | None:
-        return self._host.ports.servers
+        return self._runtime.services.servers
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -453,11 +453,11 @@ class HostedSession(OpenSession):
 
     @property
     def _fence(self) -> Fence | None:
-        return self._host.fence
+        return self._runtime.fence
 
     @property
     def _hosted_budget(self) -> Budget | None:
-        return self._host.budget
+        return self._runtime.budget
 
 
 def _waiting_words(commands: Sequence[StoppedCommand], limit: float | None, *, ends: bool) -> str:

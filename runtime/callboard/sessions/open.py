@@ -169,7 +169,7 @@ async def _repair_and_branch(runtime: SessionRuntime, identity: IdentityOptions)
     Called before the agents run, because each of them first reads its row and its journal.
     """
     resume = identity.resume and not identity.fork
-    damaged = damaged_rows(runtime.ports.store, runtime.session)
+    damaged = damaged_rows(runtime.services.store, runtime.session)
     repaired = await repair(runtime, damaged, carry=resume and identity.carry)
     if resume and identity.point.message:
         await branch_lead(runtime, identity.point)
@@ -301,7 +301,7 @@ async def build_runtime(
     workspace = prepared.places.workspace
     tools = runtime_tools(loaded, workspace, spawnable, memories, root_cache=root_cache, asks_in_call=in_call)
     private = dict[str, set[str]]()
-    ports = replace(
+    services = replace(
         _build_ports(prepared, options, source, launcher, definitions=definitions, memories=memories),
         tools=servers.added_to(with_own(tools, options.extensions.tools), private),
         hooks=hooks,
@@ -317,7 +317,7 @@ async def build_runtime(
     patient = servers.manager is None or options.mcp.wait or not prepared.attended
     return SessionRuntime(
         row.id,
-        source.wrap(ports),
+        source.wrap(services),
         lease.fence,
         types.spawned,
         max_agents=loaded.settings.team.max_agents,
@@ -440,9 +440,9 @@ async def _save_row(
 async def _note_host(store: Store, stored: Row, row: SessionRow, lease: Lease) -> None:
     """Note in the session's row that a newer Callboard, or a person, hosts it from now on."""
     now = read_value(SessionRow, stored.value or b"", stored.key)
-    host = {"callboard": row.callboard, "by_tool": row.by_tool}
+    runtime = {"callboard": row.callboard, "by_tool": row.by_tool}
     if (now.callboard, now.by_tool) != (row.callboard, row.by_tool):
-        put = Put(stored.key, now.model_copy(update=host).encode(), expected=stored.revision)
+        put = Put(stored.key, now.model_copy(update=runtime).encode(), expected=stored.revision)
         await store.commit(put, fence=lease.fence)
 
 
@@ -543,8 +543,8 @@ def build_hooks(
     return registry, notes
 
 
-def _report(host: SessionRuntime, line: str) -> None:
-    host.notice("lead", line)
+def _report(runtime: SessionRuntime, line: str) -> None:
+    runtime.notice("lead", line)
 
 
 @asynccontextmanager
@@ -564,32 +564,32 @@ async def run_supervisor(
     An error that nobody can act on, and the request to leave, are raised by themselves, not in a group. Agents and
     skills are read again when their files change, but not in a replay. `live`: the folder of the socket for followers.
     """
-    host = team.host
-    tell = partial(_report, host)
+    runtime = team.runtime
+    tell = partial(_report, runtime)
     try:
         async with checkpointing(checkpoints), running(servers, tell), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
             if live is not None:
-                await group.start(partial(LiveHost(host).serve, live, host_row))
-            if live is not None and launcher.level == 0 and can_announce(host.ports.store):
-                await group.start(partial(guard_answers, host, live, host_row))
+                await group.start(partial(LiveHost(runtime).serve, live, host_row))
+            if live is not None and launcher.level == 0 and can_announce(runtime.services.store):
+                await group.start(partial(guard_answers, runtime, live, host_row))
             if source.schedules:
                 group.start_soon(keep_reading, definitions, tell)
-            group.start_soon(keep_patience, host.ports.store, tell)
-            group.start_soon(watch_cut_off, host.ports.store, host.fence)
+            group.start_soon(keep_patience, runtime.services.store, tell)
+            group.start_soon(watch_cut_off, runtime.services.store, runtime.fence)
             group.start_soon(team.run, source.schedules)
-            group.start_soon(source.feed, host)
-            group.start_soon(watch_take_over, host.ports.store, host.session, host_row)
+            group.start_soon(source.feed, runtime)
+            group.start_soon(watch_take_over, runtime.services.store, runtime.session, host_row)
             freeze_opened()
             try:
                 yield
             finally:
                 await team.hook_notifier.end()
                 await team.keep()
-                await host.check_answers()
+                await runtime.check_answers()
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failed:
-        raise _with_resume(heart_of(failed), host.session) from failed
+        raise _with_resume(heart_of(failed), runtime.session) from failed
 
 
 def _with_resume(error: BaseException, session: str) -> BaseException:

@@ -66,20 +66,20 @@ class RecordingSource:
     recording: Recording
     schedules: bool = True
 
-    def wrap(self, ports: Services) -> Services:
+    def wrap(self, services: Services) -> Services:
         delivery_order = DeliveryRecorder(self.recording)
         return replace(
-            ports,
-            tools=wrapped(ports.tools, lambda tool: RecordedTool(tool, self.recording)),
-            judge=TapedJudge(ports.judge, self.recording),
-            archive=TapedArchive(ports.archive, self.recording),
-            launcher=RecordedLauncher(ports.launcher, self.recording),
-            dice=TapedDice(ports.dice, self.recording),
-            surroundings=_recorded_surroundings(ports.surroundings, self.recording),
-            observers=(delivery_order, *ports.observers),
-            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.recording),
+            services,
+            tools=wrapped(services.tools, lambda tool: RecordedTool(tool, self.recording)),
+            judge=TapedJudge(services.judge, self.recording),
+            archive=TapedArchive(services.archive, self.recording),
+            launcher=RecordedLauncher(services.launcher, self.recording),
+            dice=TapedDice(services.dice, self.recording),
+            surroundings=_recorded_surroundings(services.surroundings, self.recording),
+            observers=(delivery_order, *services.observers),
+            worktrees=services.worktrees and TapedWorktrees(services.worktrees, self.recording),
             script=delivery_order,
-            servers=ports.servers and RecordedServers(ports.servers, self.recording),
+            servers=services.servers and RecordedServers(services.servers, self.recording),
         )
 
     def nonce(self, real: str) -> str:
@@ -91,7 +91,7 @@ class RecordingSource:
     def verdict(self) -> str:
         return ""
 
-    async def feed(self, host: SessionRuntime) -> None:
+    async def feed(self, runtime: SessionRuntime) -> None:
         """Do nothing: real envelopes arrive by themselves."""
 
 
@@ -105,30 +105,30 @@ class ReplaySource:
     live_tools: bool
     schedules: bool = False
 
-    def wrap(self, ports: Services) -> Services:
+    def wrap(self, services: Services) -> Services:
         """Return the ports for a replay, in which recorded answers replace the approvers.
 
         Permissions of tools that really run are the exception, because a cassette does not contain them.
         """
-        ports = self._with_servers(self._as_recorded(ports))
+        services = self._with_servers(self._as_recorded(services))
         approver: Approver = ReplayedApprover(self.cassette, self.delivery_order, permissions=not self.live_tools)
         shared = replace(
-            ports,
-            tools=wrapped(ports.tools, self._tool),
-            dice=TapedDice(ports.dice, self.cassette),
-            surroundings=_recorded_surroundings(ports.surroundings, self.cassette),
-            observers=(self.delivery_order, *ports.observers),
-            approvers=(approver, *(ports.approvers if self.live_tools else ())),
+            services,
+            tools=wrapped(services.tools, self._tool),
+            dice=TapedDice(services.dice, self.cassette),
+            surroundings=_recorded_surroundings(services.surroundings, self.cassette),
+            observers=(self.delivery_order, *services.observers),
+            approvers=(approver, *(services.approvers if self.live_tools else ())),
             script=self.delivery_order,
         )
         if self.live_tools:
             return shared
         return replace(
             shared,
-            judge=TapedJudge(ports.judge, self.cassette),
-            archive=TapedArchive(ports.archive, self.cassette),
+            judge=TapedJudge(services.judge, self.cassette),
+            archive=TapedArchive(services.archive, self.cassette),
             launcher=ReplayedLauncher(self.cassette, self.delivery_order),
-            worktrees=ports.worktrees and TapedWorktrees(ports.worktrees, self.cassette),
+            worktrees=services.worktrees and TapedWorktrees(services.worktrees, self.cassette),
         )
 
     def nonce(self, real: str) -> str:
@@ -140,28 +140,28 @@ class ReplaySource:
     def verdict(self) -> str:
         return self.cassette.told or self.cassette.unfinished()
 
-    async def feed(self, host: SessionRuntime) -> None:
+    async def feed(self, runtime: SessionRuntime) -> None:
         """Send the envelopes of schedules at the same points as in the recording."""
         async with self.delivery_order.outside as envelopes:
             async for envelope in envelopes:
-                await host.commit(sending(host.session, envelope))
+                await runtime.commit(sending(runtime.session, envelope))
 
-    def _as_recorded(self, ports: Services) -> Services:
+    def _as_recorded(self, services: Services) -> Services:
         """Return the ports with the tools that the recorded requests list, as they list them.
 
         The recorded version may have had fewer tools, or described them otherwise.
         """
         listed = self.cassette.listed_tools()
-        tools = {name: as_listed(tool, listed[name]) for name, tool in ports.tools.items() if name in listed}
-        return replace(ports, tools=tools) if listed else ports
+        tools = {name: as_listed(tool, listed[name]) for name, tool in services.tools.items() if name in listed}
+        return replace(services, tools=tools) if listed else services
 
-    def _with_servers(self, ports: Services) -> Services:
+    def _with_servers(self, services: Services) -> Services:
         """Return the ports with the tools of MCP servers as the recorded session had them."""
-        servers = replayed_servers(self.cassette) if ports.servers is None else None
+        servers = replayed_servers(self.cassette) if services.servers is None else None
         if servers is None:
-            return ports
-        own = {**ports.tools, **{tool.spec.name: tool for tool in server_tools(servers)}}
-        return replace(ports, tools=Toolbox(own, servers), servers=servers)
+            return services
+        own = {**services.tools, **{tool.spec.name: tool for tool in server_tools(servers)}}
+        return replace(services, tools=Toolbox(own, servers), servers=servers)
 
     def _tool(self, tool: Tool) -> Tool:
         if tool.spec.effect == "store" or tool.spec.name == "complete_task":

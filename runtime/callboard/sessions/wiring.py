@@ -35,7 +35,7 @@ class ModelSource(Protocol):
         """True if schedules fire while the session is hosted, and definitions are read again: not in a replay."""
         ...
 
-    def wrap(self, ports: Services) -> Services:
+    def wrap(self, services: Services) -> Services:
         """Return the ports for the session's agents."""
         ...
 
@@ -51,7 +51,7 @@ class ModelSource(Protocol):
         """Return the fault of the session as a replay; empty if there is none."""
         ...
 
-    async def feed(self, host: SessionRuntime) -> None:
+    async def feed(self, runtime: SessionRuntime) -> None:
         """Send the envelopes that come from outside the session."""
         ...
 
@@ -63,8 +63,8 @@ class LiveSource:
     chosen: ModelSelection
     schedules: bool = True
 
-    def wrap(self, ports: Services) -> Services:
-        return ports
+    def wrap(self, services: Services) -> Services:
+        return services
 
     def nonce(self, real: str) -> str:
         return real
@@ -75,7 +75,7 @@ class LiveSource:
     def verdict(self) -> str:
         return ""
 
-    async def feed(self, host: SessionRuntime) -> None:
+    async def feed(self, runtime: SessionRuntime) -> None:
         """Do nothing: real envelopes arrive by themselves."""
 
 

@@ -250,10 +250,10 @@ class _RehearsedWorld(World):
     types: Mapping[str, Agent] = field(default_factory=dict[str, Agent])
     own: frozenset[str] = frozenset()
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, own=tuple(sorted(self.own)))
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, own=tuple(sorted(self.own)))
+        return runtime
 
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         made = re.fullmatch(rf"{re.escape(agent_type)}-[a-z2-7]{{12}}", name) is not None

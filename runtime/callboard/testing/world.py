@@ -242,7 +242,7 @@ class World:
     def _spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         return self.spec_of(agent_type, name, parent).model_copy(update={"kind": kind})
 
-    def host(self, session: str) -> SessionRuntime:
+    def runtime(self, session: str) -> SessionRuntime:
         ports = Services(
             store=self.store,
             model=self.model,
@@ -263,11 +263,11 @@ class World:
     @asynccontextmanager
     async def session(self, session: str = "s1", *, resume: bool = False) -> AsyncGenerator[WorldSession]:
         """Host a session until the block ends: a new one, or with `resume` the one in the store."""
-        host = self.host(session)
+        runtime = self.runtime(session)
         if not resume:
             row = SessionRow(id=session, workspace=str(self.archive.root), created_at=self.clock.now())
             await create_session(self.store, row, self.spec_of("lead", "lead", None), fence=None)
-        team = Team(host, pid=1)
+        team = Team(runtime, pid=1)
         async with anyio.create_task_group() as group:
             group.start_soon(team.run)
             try:

@@ -49,21 +49,23 @@ def expected(agents: int, count: int) -> Counter[str]:
     return found
 
 
-async def exchange_mail(host: SessionRuntime, name: str, agents: int, count: int, due: int) -> None:
+async def exchange_mail(runtime: SessionRuntime, name: str, agents: int, count: int, due: int) -> None:
     """Send the remaining envelopes, receive mail, and end when everything is sent and received."""
     row = AgentRow(name=name, kind="teammate")
-    agent = AgentRuntime(host, row, await recall(host.ports.store, SESSION, name, 1), begin, lock=AgentLock(name))
+    agent = AgentRuntime(
+        runtime, row, await recall(runtime.services.store, SESSION, name, 1), begin, lock=AgentLock(name)
+    )
     if agent.state.identity.spec is None:
         world = World(ScriptedModel({}))
         spec = world.spec_of("teammate", name, world.spec_of("lead", "lead", None))
-        await agent.record(ev.AgentStarted(at=host.clock.now(), spec=spec, session=SESSION, incarnation=1))
+        await agent.record(ev.AgentStarted(at=runtime.clock.now(), spec=spec, session=SESSION, incarnation=1))
     async with anyio.create_task_group() as group:
         group.start_soon(listen, agent)
         group.start_soon(send_all, agent, agents, count)
         while agent.state.inbox.position < due or agent.state.inbox.mail or sent_count(agent) < count:
             if mail := agent.state.inbox.mail:
                 ids = tuple(one.id for one in mail)  # no blocks: the conversation would only grow, and nothing reads it
-                await agent.record(ev.EnvelopesDelivered(at=host.clock.now(), ids=ids, blocks=()))
+                await agent.record(ev.EnvelopesDelivered(at=runtime.clock.now(), ids=ids, blocks=()))
             else:
                 await agent.change()
         group.cancel_scope.cancel()
@@ -86,7 +88,7 @@ async def send_all(agent: AgentRuntime, agents: int, count: int) -> None:
             type="message",
             content=f"{number}",
             cause="teammate",
-            sent_at=agent.host.clock.now(),
+            sent_at=agent.runtime.clock.now(),
         )
         counted = ev.TodosSet(at=envelope.sent_at, todos=(Todo(content=str(number + 1)),))
         await agent.record(counted, writes=[sending(SESSION, envelope)])
@@ -96,12 +98,12 @@ async def main(folder: str, place: int, processes: int, agents: int, count: int)
     store = await open_store(Path(folder))
     lease = await store.acquire(f"bus-{place}")
     assert not isinstance(lease, LeaseHolder), "the previous holder is dead"
-    host = World(ScriptedModel({}), store=store).host(SESSION)
-    host.fence = lease.fence
+    runtime = World(ScriptedModel({}), store=store).runtime(SESSION)
+    runtime.fence = lease.fence
     due = expected(agents, count)
     async with anyio.create_task_group() as group:
         for number in range(place, agents, processes):
-            group.start_soon(exchange_mail, host, f"a{number}", agents, count, due[f"a{number}"])
+            group.start_soon(exchange_mail, runtime, f"a{number}", agents, count, due[f"a{number}"])
     await store.aclose()
 
 

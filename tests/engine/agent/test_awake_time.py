@@ -113,8 +113,8 @@ async def test_after_a_restart_the_wall_clock_tells_how_long_ago_a_session_began
     clock.ahead = paused
     async with world.session(resume=True) as team:
         await anyio.sleep(1)  # its journals are read
-        node = team.team.host.budgets.tree["session"]
-        assert team.team.host.awake.now() - node.began_at == pytest.approx(max(0.0, paused), abs=2)
+        node = team.team.runtime.budgets.tree["session"]
+        assert team.team.runtime.awake.now() - node.began_at == pytest.approx(max(0.0, paused), abs=2)
         await team.prompt("go")  # the same envelope as before the restart
         await team.prompt("again")
         await anyio.sleep(10)

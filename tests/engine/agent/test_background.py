@@ -80,10 +80,10 @@ class CommandWorld(World):
 
     commands: Commands = field(default_factory=Commands)
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, launcher=self.commands)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, launcher=self.commands)
+        return runtime
 
 
 async def said(team: HostedSession, text: str) -> None:
@@ -116,7 +116,7 @@ async def test_a_command_that_ends_wakes_the_idle_agent_once() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await said(team, "waiting")
-        await team.team.host.ports.launcher.end(2, 1.0)
+        await team.team.runtime.services.launcher.end(2, 1.0)
         await team.quiet()
         assert await ends(world) == [("bg_2", "completed")]
         assert team.state("lead").turns.last_text == "it ended"

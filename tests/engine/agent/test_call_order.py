@@ -42,10 +42,10 @@ def anyio_backend() -> str:
 class RealWorld(TeamWorld):
     """Real files and commands in a folder."""
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, launcher=ShellLauncher(self.archive.root, ENVIRONMENT))
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, launcher=ShellLauncher(self.archive.root, ENVIRONMENT))
+        return runtime
 
 
 def real_world(folder: Path, model: ScriptedModel, wrap: Callable[[Tool], Tool] = lambda tool: tool) -> TeamWorld:

@@ -19,8 +19,8 @@ async def test_every_fact_can_be_read_and_stays_as_it_was_read_first() -> None:
     async with team_world(ScriptedModel({"lead": [say("done")]})).session() as team:
         await team.prompt("go")
         await team.quiet()
-        host, state = team.team.host, team.state("lead")
-        facts = facts_of(host, state, frozenset())
+        runtime, state = team.team.runtime, team.state("lead")
+        facts = facts_of(runtime, state, frozenset())
         first = {field.name: getattr(facts, field.name) for field in fields(Facts)}
         assert first["folder"], "read from the archive"
         assert {name: getattr(facts, name) for name in first} == first

@@ -121,7 +121,7 @@ async def test_a_rule_that_is_taken_back_allows_nothing_more(monkeypatch: pytest
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        inspector = RuleInspector(world.store, team.id, team.team.host.board)
+        inspector = RuleInspector(world.store, team.id, team.team.runtime.rows)
         (rule,) = inspector.active_rules()
         assert [one.id for one in await inspector.made_by(person.asked[0].id)] == [rule.id]
         monkeypatch.setenv("CALLBOARD_TOOL", "1")

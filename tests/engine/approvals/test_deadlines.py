@@ -123,7 +123,7 @@ async def test_a_request_of_a_commit_that_ends_after_the_session_is_left_to_the_
         await team.quiet()
         (asked,) = await requests(team)
     later = asked.model_copy(update={"id": "req_later"})
-    team.team.host.board.take(Row(request_key("s1", later.id), later.encode(), 1_000))
+    team.team.runtime.rows.take(Row(request_key("s1", later.id), later.encode(), 1_000))
     async with world.session(resume=True) as team:
         await anyio.sleep(1)
         assert [one.status for one in await requests(team)] == ["pending"]
@@ -140,7 +140,7 @@ async def test_a_request_that_is_decided_before_anybody_looked_at_it_ends_nothin
         pending = asked.model_copy(update={"id": "req_later"})
         decided = pending.model_copy(update={"status": "withdrawn"})
         for number, one in enumerate((pending, decided)):
-            team.team.host.board.take(Row(request_key("s1", one.id), one.encode(), 1_000 + number))
+            team.team.runtime.rows.take(Row(request_key("s1", one.id), one.encode(), 1_000 + number))
         await anyio.sleep(1)
         await team.prompt("still there?")
         await anyio.sleep(1)

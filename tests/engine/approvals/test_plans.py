@@ -119,12 +119,12 @@ class Repository:
 def in_repository(world: TeamWorld, repository: Repository) -> TeamWorld:
     """The world, in a repository."""
 
-    def host(session: str) -> SessionRuntime:
-        made = TeamWorld.host(world, session)
-        made.ports = replace(made.ports, surroundings=repository)
+    def runtime(session: str) -> SessionRuntime:
+        made = TeamWorld.runtime(world, session)
+        made.services = replace(made.services, surroundings=repository)
         return made
 
-    world.host = host
+    world.runtime = runtime
     return world
 
 

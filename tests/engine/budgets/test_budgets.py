@@ -51,7 +51,7 @@ async def reached(team: HostedSession, name: str = "lead") -> list[ev.BudgetReac
 
 
 def nothing_is_held(team: HostedSession) -> None:
-    for node in team.team.host.budgets.tree.values():
+    for node in team.team.runtime.budgets.tree.values():
         assert (node.reserved, node.in_flight) == (NOTHING, 0), node
 
 
@@ -109,7 +109,7 @@ async def test_the_next_turn_of_who_has_used_up_a_budget_makes_no_call_and_says_
             assert "the money budget of the session is used up" in team.state("lead").turns.last_why
         assert len(model.requests) == 2
         assert [one.winds_down for one in await reached(team)] == [True, False, False]
-        assert team.team.host.budgets.tree["session"].spent.cost_usd < 0.05
+        assert team.team.runtime.budgets.tree["session"].spent.cost_usd < 0.05
 
 
 async def test_a_budget_that_is_raised_at_a_resume_lets_it_go_on() -> None:
@@ -130,7 +130,7 @@ async def test_a_budget_that_is_raised_at_a_resume_lets_it_go_on() -> None:
         await team.prompt("go on, please", to="lead")
         await team.quiet()
         assert team.state("lead").turns.last_text == "and now it is done"
-        assert team.team.host.budgets.tree["session"].spent.steps == 3
+        assert team.team.runtime.budgets.tree["session"].spent.steps == 3
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=0), Budget(cost_usd=0), Budget(steps=0), Budget(seconds=0)])
@@ -172,7 +172,7 @@ async def test_a_child_draws_on_its_parent_and_its_own_grant_ends_it_with_its_la
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        tree = team.team.host.budgets.tree
+        tree = team.team.runtime.budgets.tree
         name = next(one for one in tree if one.startswith("explore-"))
         assert tree[name].budget == Budget(steps=2)
         assert (tree[name].spent.steps, tree["lead"].spent.steps, tree["session"].spent.steps) == (2, 4, 4)
@@ -203,7 +203,7 @@ async def test_two_children_at_once_cannot_both_take_the_last_money() -> None:
     async with team_world(model, budget=Budget(tokens=12_500)).session() as team:
         await team.prompt("go")
         await team.quiet()
-        spent = team.team.host.budgets.tree["session"].spent.tokens
+        spent = team.team.runtime.budgets.tree["session"].spent.tokens
         assert spent <= 12_500
         full = [request for request in model.requests if request.agent != "lead" and request.max_tokens == 8_000]
         assert len(full) <= 1, "the second waits for what the first one costs"
@@ -250,8 +250,8 @@ async def test_nobody_gives_more_than_they_have_left() -> None:
         await team.quiet()
         told = model.requests[-1].messages[-1]
         assert b"budget: it is more than lead has left itself (cost_usd 0.99" in told
-        assert team.team.host.board.agent("alice") is None
-        assert "alice" not in team.team.host.budgets.tree
+        assert team.team.runtime.rows.agent("alice") is None
+        assert "alice" not in team.team.runtime.budgets.tree
 
 
 async def test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survives_a_resume() -> None:
@@ -272,20 +272,20 @@ async def test_what_is_in_flight_when_the_process_dies_counts_as_spent_and_survi
         await team.prompt("go")
         while len(of(model, "lead")) < 2:
             await anyio.sleep(0.001)
-        before = team.team.host.budgets.tree["session"]
+        before = team.team.runtime.budgets.tree["session"]
         held = before.reserved
         assert held.tokens > 8_000
     model.complete = whole
     async with world.session(resume=True) as team:
         await team.quiet()
-        after = team.team.host.budgets.tree["session"]
+        after = team.team.runtime.budgets.tree["session"]
         assert team.state("lead").turns.last_text == "done"
         assert after.spent.tokens == before.spent.tokens + held.tokens + 15
         assert after.spent.steps == 4
         nothing_is_held(team)
     async with world.session(resume=True) as team:
         await team.team.quiet()
-        again = team.team.host.budgets.tree
+        again = team.team.runtime.budgets.tree
         assert again["session"].spent.tokens == after.spent.tokens, "of the ended subagent too"
         assert again["session"].agents == 1
 
@@ -296,7 +296,7 @@ async def test_a_call_that_the_service_refused_costs_a_step_and_nothing_else() -
     async with team_world(model, budget=Budget(tokens=50_000)).session() as team:
         await team.prompt("go")
         await team.quiet()
-        spent = team.team.host.budgets.tree["session"].spent
+        spent = team.team.runtime.budgets.tree["session"].spent
         assert (spent.tokens, spent.steps) == (15, 2)
 
 
@@ -350,7 +350,7 @@ async def test_a_summary_is_held_back_and_counted_like_any_call() -> None:
         assert called
         assert all(one.reserved_tokens > 0 for one in called)
         used = state.budget.usage.prompt_tokens + state.budget.usage.output_tokens
-        assert team.team.host.budgets.tree["session"].spent.tokens == state.budget.account.spent.tokens == used
+        assert team.team.runtime.budgets.tree["session"].spent.tokens == state.budget.account.spent.tokens == used
         nothing_is_held(team)
 
 
@@ -362,7 +362,7 @@ async def test_a_summary_that_does_not_fit_fails_and_does_not_come_again_and_aga
         failed = [one for one in await events(team) if isinstance(one, ev.SummaryFailed)]
         assert len(failed) <= 4
         assert all("the token budget of the session is used up" in one.why for one in failed)
-        assert team.team.host.budgets.tree["session"].spent.tokens <= 7_000
+        assert team.team.runtime.budgets.tree["session"].spent.tokens <= 7_000
         assert team.state("lead").turns.last_reason in ("limit", "end")
         nothing_is_held(team)
 

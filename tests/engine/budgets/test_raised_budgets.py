@@ -47,7 +47,7 @@ async def test_an_agent_whose_budget_is_raised_goes_on_and_a_resume_keeps_it() -
         await team.prompt("go on", to="alice")
         await team.quiet()
         assert team.state("alice").turns.last_text == "and now it is done"
-        assert team.team.host.budgets.tree["alice"].budget == Budget(steps=5)
+        assert team.team.runtime.budgets.tree["alice"].budget == Budget(steps=5)
     async with world.session(resume=True) as team:
         await team.prompt("once more", to="alice")
         await team.prompt("and again", to="alice")
@@ -71,7 +71,7 @@ async def test_whoever_waits_for_room_looks_again_when_a_budget_is_raised() -> N
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        budgets, woken = team.team.host.budgets, list[str]()
+        budgets, woken = team.team.runtime.budgets, list[str]()
 
         async def waits() -> None:
             await budgets.moved()

@@ -22,10 +22,10 @@ class Small(TeamWorld):
 
     agents, depth = 32, 3
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.max_agents, host.max_depth = self.agents, self.depth
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.max_agents, runtime.max_depth = self.agents, self.depth
+        return runtime
 
 
 def small(model: ScriptedModel, *, agents: int = 32, depth: int = 3) -> Small:
@@ -52,7 +52,7 @@ async def test_a_full_team_refuses_a_teammate_and_names_who_is_idle() -> None:
         assert '"is_error":true' in result_of(world)
         assert "the team is full (2 agents, team.max_agents): give the work to one that is idle" in result_of(world)
         assert "request_shutdown first, for example alice" in result_of(world)
-        assert sorted(row.name for row in team.team.host.board.agents()) == ["alice", "lead"]
+        assert sorted(row.name for row in team.team.runtime.rows.agents()) == ["alice", "lead"]
         assert team.state("lead").turns.last_text == "then alice does it"
 
 
@@ -65,7 +65,7 @@ async def test_nobody_is_started_deeper_than_the_limit(call: tuple[str, Json]) -
         assert '"is_error":true' in result_of(world)
         told = "lead is 0 below the lead, and no agent may be deeper than 0 (team.max_depth): do this piece yourself"
         assert told in result_of(world)
-        assert [row.name for row in team.team.host.board.agents()] == ["lead"]
+        assert [row.name for row in team.team.runtime.rows.agents()] == ["lead"]
 
 
 async def test_a_subagent_of_a_teammate_stands_one_deeper_than_it() -> None:
@@ -75,7 +75,7 @@ async def test_a_subagent_of_a_teammate_stands_one_deeper_than_it() -> None:
         await team.prompt("go")
         await team.quiet()
         assert "alice is 1 below the lead, and no agent may be deeper than 1" in result_of(world, "alice")
-        assert sorted(row.name for row in team.team.host.board.agents()) == ["alice", "lead"]
+        assert sorted(row.name for row in team.team.runtime.rows.agents()) == ["alice", "lead"]
 
 
 class Apart(TeamWorld):
@@ -93,7 +93,7 @@ async def test_an_agent_whose_worktree_cannot_be_made_does_not_count() -> None:
         await team.prompt("go")
         await team.quiet()
         assert "works in a git worktree, and this session has none" in str(model.requests[1].messages[-1])
-        assert sorted(row.name for row in team.team.host.board.agents()) == ["bob", "lead"]
+        assert sorted(row.name for row in team.team.runtime.rows.agents()) == ["bob", "lead"]
 
 
 class Once:

@@ -60,10 +60,10 @@ def clock_section(time: str) -> Json:
 class LongWorld(World):
     """Its agents have long prompts."""
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, prompts=LongPrompts())
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, prompts=LongPrompts())
+        return runtime
 
 
 def world(model: ScriptedModel, **more: object) -> LongWorld:

@@ -141,7 +141,7 @@ async def test_a_persons_own_stage_edits_like_any_other() -> None:
     edits = Edits()
     world = world_under(({"stage": "mine:clear"},), edits)
     async with world.session() as team:
-        team.team.host.ports = replace(team.team.host.ports, stages={"mine:clear": clear_all})
+        team.team.runtime.services = replace(team.team.runtime.services, stages={"mine:clear": clear_all})
         await team.prompt("Take small steps.")
         await team.quiet()
         assert team.state("lead").turns.last_text == "Small done."
@@ -154,7 +154,7 @@ async def test_one_that_fails_is_told_once_and_the_agent_lives_on() -> None:
     edits = Edits()
     world = world_under(({"stage": "mine:shaky"}, {"stage": "clear_old_results", "params": {"over": 0.3}}), edits)
     async with world.session() as team:
-        team.team.host.ports = replace(team.team.host.ports, stages={"mine:shaky": shaky})
+        team.team.runtime.services = replace(team.team.runtime.services, stages={"mine:shaky": shaky})
         for prompt in ("Take small steps.", "Take large ones."):
             await team.prompt(prompt)
             await team.quiet()

@@ -46,12 +46,12 @@ class Place:
 def round_about(world: World, place: Place) -> World:
     """The world, with surroundings."""
 
-    def host(session: str) -> SessionRuntime:
-        made = type(world).host(world, session)
-        made.ports = replace(made.ports, surroundings=place)
+    def runtime(session: str) -> SessionRuntime:
+        made = type(world).runtime(world, session)
+        made.services = replace(made.services, surroundings=place)
         return made
 
-    world.host = host
+    world.runtime = runtime
     return world
 
 

@@ -131,7 +131,7 @@ async def test_an_idle_teammate_may_be_ended() -> None:
     async with world.session() as team:
         await team.prompt("go")
         with anyio.fail_after(600):
-            while (found := team.team.host.board.agent("alice")) is None or found[0].life != "stopped":
+            while (found := team.team.runtime.rows.agent("alice")) is None or found[0].life != "stopped":
                 await anyio.sleep(1)
         assert "stop_asked" in await team.journal("alice")
 
@@ -217,16 +217,16 @@ async def test_a_task_that_a_hook_refuses_never_was() -> None:
         await team.quiet()
         assert [one.subject for one in heard] == ["Write it", "Write it"]
         assert heard[0].description == "all of it"
-        assert len(team.team.host.board.tasks()) == 1
+        assert len(team.team.runtime.rows.tasks()) == 1
         assert "tasks need a ticket" in texts(world)
 
 
 async def test_a_completion_that_a_hook_refuses_leaves_the_task_open() -> None:
     def claim(request: Any) -> Any:
-        return use("claim_task", {"task_id": teams[0].team.host.board.tasks()[0].id})
+        return use("claim_task", {"task_id": teams[0].team.runtime.rows.tasks()[0].id})
 
     def finish(request: Any) -> Any:
-        task = next(iter(teams[0].team.host.board.tasks())).id
+        task = next(iter(teams[0].team.runtime.rows.tasks())).id
         return use("complete_task", {"task_id": task, "result": "all written"})
 
     script = {
@@ -238,7 +238,7 @@ async def test_a_completion_that_a_hook_refuses_leaves_the_task_open() -> None:
     teams: list[Any] = []
 
     def guard(event: Any) -> Any:
-        seen.append(teams[0].team.host.board.tasks()[0].status)
+        seen.append(teams[0].team.runtime.rows.tasks()[0].status)
         return Deny("run the tests first") if len(seen) == 1 else None
 
     heard = listen(world, "TaskCompleted", says=guard)
@@ -250,7 +250,7 @@ async def test_a_completion_that_a_hook_refuses_leaves_the_task_open() -> None:
         assert [one.result for one in claimed] == ["all written", "all written"]
         assert seen == ["in_progress", "in_progress"], "a hook is asked before the board says so"
         assert "run the tests first" in texts(world, "alice")
-        assert team.team.host.board.tasks()[0].status == "completed"
+        assert team.team.runtime.rows.tasks()[0].status == "completed"
 
 
 async def test_a_plan_that_a_policy_rejects_is_put_to_nobody_and_the_gate_stays() -> None:
@@ -260,7 +260,7 @@ async def test_a_plan_that_a_policy_rejects_is_put_to_nobody_and_the_gate_stays(
         await team.prompt("go")
         await team.quiet()
         assert heard
-        assert [one for one in team.team.host.board.requests() if one.kind == "plan"] == []
+        assert [one for one in team.team.runtime.rows.requests() if one.kind == "plan"] == []
         name = heard[0].by.name
         assert team.state(name).work.gate.gate == "required"
         assert "name the tests" in texts(world, name)

@@ -45,7 +45,7 @@ async def lives(world: World) -> dict[str, list[Any]]:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        for agent in team.team.host.board.agents():
+        for agent in team.team.runtime.rows.agents():
             events = await events_of(world.store, journal("s1", agent.name, 1))
             found[agent.name] = [_plain(event.model_dump(mode="json")) for event in events]
     return found
@@ -100,7 +100,7 @@ async def test_what_a_hook_decides_is_asked_again_after_a_kill(event: str) -> No
         state = team.state("lead")
         assert len(heard) >= 2
         if event == "TaskCreated":
-            assert team.team.host.board.tasks() == []
+            assert team.team.runtime.rows.tasks() == []
         if event == "PostToolBatch":
             assert state.turns.last_reason == "interrupted"
         else:

@@ -49,10 +49,10 @@ class Trees(TeamWorld):
     def spec_of(self, agent_type: str, name: str, parent: AgentSpec | None) -> AgentSpec:
         return super().spec_of(agent_type, name, parent).model_copy(update={"tools": tuple(sorted(self.tools))})
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, worktrees=MemoryWorktrees(TREES))
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, worktrees=MemoryWorktrees(TREES))
+        return runtime
 
 
 def trees(lead: list[object]) -> Trees:
@@ -71,7 +71,7 @@ async def test_a_worktree_that_a_hook_refuses_is_not_made_for_a_tool_or_a_teamma
         await team.quiet()
         assert [(one.name, one.by.name) for one in heard] == [("parser", "lead")] * 3
         assert "the worktree parser was not created: no room" in texts(world)
-        assert team.team.host.board.agent("alice") is None
+        assert team.team.runtime.rows.agent("alice") is None
         assert [one.path for one in gone] == [str(TREES / "parser")]
 
 

@@ -37,16 +37,16 @@ class ServerWorld(World):
     own_servers: Mapping[str, ServerEntry] = field(default_factory=dict[str, ServerEntry])
     """Agent type -> a server that it brings."""
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        theirs = server_tools(self.servers, partial(hidden_tools, self.servers, host.private_servers))
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        theirs = server_tools(self.servers, partial(hidden_tools, self.servers, runtime.private_servers))
         more: dict[str, Tool] = {tool.spec.name: tool for tool in theirs}
         box = Toolbox({**self.tools, **more}, self.servers)
         prompts = ServerPrompts(self.servers)
-        host.ports = replace(host.ports, tools=box, servers=self.servers, prompt_source=prompts)
-        host.ports = replace(host.ports, own_servers=self._own_servers)
-        host.deferral, host.server_wait = self.deferral, self.wait
-        return host
+        runtime.services = replace(runtime.services, tools=box, servers=self.servers, prompt_source=prompts)
+        runtime.services = replace(runtime.services, own_servers=self._own_servers)
+        runtime.deferral, runtime.server_wait = self.deferral, self.wait
+        return runtime
 
     def _own_servers(self, me: AgentSpec) -> Sequence[ServerEntry]:
         return [one for of, one in self.own_servers.items() if of == me.agent_type]

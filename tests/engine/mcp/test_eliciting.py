@@ -47,7 +47,7 @@ def world(tool: Asks, **more: object) -> ServerWorld:
 
 
 async def pending(team: HostedSession) -> Request:
-    board = team.team.host.board
+    board = team.team.runtime.rows
     while not (found := [one for one in board.requests() if one.status == "pending"]):
         await anyio.sleep(0.005)
     return found[0]
@@ -80,7 +80,7 @@ async def test_where_nobody_can_answer_the_person_has_declined() -> None:
     async with world(tool, spec={"ask_deadline": 0}).session() as team:
         await team.prompt("buy it")
         await team.quiet()
-        assert not team.team.host.board.requests()
+        assert not team.team.runtime.rows.requests()
     assert tool.answers == [ElicitationAnswer("decline")]
 
 
@@ -90,7 +90,7 @@ async def test_at_the_deadline_it_ends_and_nobody_hears_of_it_by_mail() -> None:
     async with here.session() as team:
         await team.prompt("buy it")
         await team.quiet()
-        assert [one.status for one in team.team.host.board.requests()] == ["expired"]
+        assert [one.status for one in team.team.runtime.rows.requests()] == ["expired"]
     assert tool.answers == [ElicitationAnswer("cancel")]
     assert "Nobody answered" not in sent(here)
 
@@ -102,7 +102,7 @@ async def test_an_interrupt_takes_the_question_back() -> None:
         await pending(team)
         await team.command("interrupt")
         await team.quiet()
-        assert [one.status for one in team.team.host.board.requests()] == ["withdrawn"]
+        assert [one.status for one in team.team.runtime.rows.requests()] == ["withdrawn"]
 
 
 async def test_a_question_whose_process_died_is_taken_back_at_the_resume() -> None:
@@ -121,5 +121,5 @@ async def test_a_question_whose_process_died_is_taken_back_at_the_resume() -> No
     again = ServerWorld(here.model, servers=here.servers, store=here.store, clock=here.clock)
     async with again.session(resume=True) as team:
         await team.quiet()
-        assert [one.status for one in team.team.host.board.requests()] == ["withdrawn"]
+        assert [one.status for one in team.team.runtime.rows.requests()] == ["withdrawn"]
         assert team.state("lead").turns.last_text == "done"

@@ -189,7 +189,7 @@ async def test_a_parked_mate_keeps_its_mail() -> None:
         await team.quiet()
         await team.prompt("write to her")
         await team.quiet()
-        found = team.team.host.board.agent("alice")
+        found = team.team.runtime.rows.agent("alice")
         assert found is not None
         assert found[0].life == "crashed"
         assert (await mail_of(world, "alice"))[-1].content == "for when you are back"

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.anyio
 class Narrow(TeamWorld):
     """Three envelopes may wait for an agent."""
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.mailboxes = Mailboxes(3)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.mailboxes = Mailboxes(3)
+        return runtime
 
 
 class Busy(ScriptedModel):
@@ -75,12 +75,12 @@ async def test_a_full_mailbox_tells_its_senders_and_takes_more_once_it_is_read(c
         told = [one for who in crowd for one in results(model, who)]
         assert sorted(told) == ["Sent to bob"] * 3 + ["mailbox is full: 3 messages"] * 2
         stream = mailbox("s1", "bob", 1)
-        host = team.team.host
-        assert host.mailboxes.load(stream).full
+        runtime = team.team.runtime
+        assert runtime.mailboxes.load(stream).full
         await team.prompt("a person's words pass", to="bob")
         model.free.set()
         await team.quiet()
-        assert host.mailboxes.load(stream) == MailboxLoad(0, 3, None)
+        assert runtime.mailboxes.load(stream) == MailboxLoad(0, 3, None)
         seen = b"\n".join([r for r in model.requests if r.agent == "bob"][-1].messages).decode()
         assert seen.count("from=") == 1 + 3
         assert "a person's words pass" in seen

@@ -54,7 +54,7 @@ async def pass_hours(team: HostedSession, hours: int) -> None:
 
 
 async def spent(team: HostedSession) -> ScheduleSpent:
-    found = await session_spending(team.world.store, team.id, team.team.host.board.agents())
+    found = await session_spending(team.world.store, team.id, team.team.runtime.rows.agents())
     return next(iter(found.schedules), ScheduleSpent("cron_a", 0, CallTotals()))
 
 
@@ -176,7 +176,7 @@ async def test_a_person_lets_it_go_on_with_more_and_what_it_missed_never_runs() 
     async with world.session() as team:
         await add(world, budget={"steps": 2})
         await pass_hours(team, 8)
-        found = team.team.host.board.schedule("cron_a")
+        found = team.team.runtime.rows.schedule("cron_a")
         assert found is not None
         assert (found[0].state, prompts(world)) == ("paused", 2)
         again = resumed(found[0], world.clock.now(), Budget(steps=4), Budget())
@@ -192,7 +192,7 @@ async def test_resumed_without_more_it_pauses_again_at_its_next_time() -> None:
     async with world.session() as team:
         await add(world, budget={"steps": 2})
         await pass_hours(team, 4)
-        found = team.team.host.board.schedule("cron_a")
+        found = team.team.runtime.rows.schedule("cron_a")
         assert found is not None
         again = resumed(found[0], world.clock.now(), Budget(), Budget())
         await world.store.commit(Put(schedule_key("s1", "cron_a"), again.encode(), expected=found[1]))

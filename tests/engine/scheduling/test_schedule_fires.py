@@ -270,7 +270,7 @@ async def test_a_fresh_agent_is_made_for_each_fire_and_its_words_wait_for_the_le
         assert all(one.agent.startswith("sched-a-") for one in fires)
         assert await turns_of(world) == [], "the lead was not woken"
         assert [one.type for one in team.state("lead").inbox.mail] == ["result", "result"]
-        assert all(found.life == "stopped" for found in team.team.host.board.agents() if found.name != "lead")
+        assert all(found.life == "stopped" for found in team.team.runtime.rows.agents() if found.name != "lead")
 
 
 async def test_fresh_agents_of_a_parallel_schedule_work_at_the_same_time() -> None:
@@ -287,7 +287,7 @@ async def test_fresh_agents_of_a_parallel_schedule_work_at_the_same_time() -> No
         await add(world, cron="*/10 * * * *", overlap="parallel", context="fresh")
         await anyio.sleep(38 * MINUTE)
         working = [
-            one.name for one in team.team.host.board.agents() if one.life == "working" and one.kind == "subagent"
+            one.name for one in team.team.runtime.rows.agents() if one.life == "working" and one.kind == "subagent"
         ]
         assert len(working) == 2
 
@@ -301,7 +301,7 @@ async def test_an_agent_of_its_own_is_there_from_the_first_fire_on() -> None:
         fires = await history(world)
         assert [(one.outcome, one.agent) for one in fires] == [("done", "sched-night-watch")] * 3
         assert await turns_of(world, "sched-night-watch.1") == [one.id for one in fires]
-        found = team.team.host.board.agent("sched-night-watch")
+        found = team.team.runtime.rows.agent("sched-night-watch")
         assert found is not None
         assert found[0].life == "idle"
 
@@ -315,7 +315,7 @@ async def test_an_unknown_agent_type_refuses_the_fire_and_says_so() -> None:
         raise ToolRefused(f"there is no type {agent_type!r}")
 
     async with world.session() as team:
-        team.team.host.types = refuse
+        team.team.runtime.types = refuse
         await add(world, context="fresh", target="nobody")
         await anyio.sleep(HOUR + 120)
         await team.quiet()
@@ -340,7 +340,7 @@ async def test_agents_of_a_schedule_wait_for_answers_no_longer_than_the_sessions
         await add(world, context=context, name="mine", target="general")
         await anyio.sleep(HOUR + 120)
         await team.quiet()
-        (agent,) = [one for one in team.team.host.board.agents() if one.name != "lead"]
+        (agent,) = [one for one in team.team.runtime.rows.agents() if one.name != "lead"]
         state = team.team.state(agent.name)
         assert state is not None
         assert state.me.ask_deadline == (1_800.0 if deadline is None else deadline)

@@ -36,7 +36,7 @@ async def test_it_ends_when_it_expires_and_after_its_last_run() -> None:
         await anyio.sleep(6 * HOUR)
         await team.quiet()
         assert (row(team).state, row(team).fires, row(team).paused_why) == ("ended", 2, "it has expired")
-        other = team.team.host.board.schedule_row("cron_b")
+        other = team.team.runtime.rows.schedule_row("cron_b")
         assert other is not None
         assert (other.state, other.fires) == ("ended", 2)
 
@@ -55,7 +55,7 @@ async def test_slots_that_were_missed_stand_in_the_history_with_their_number() -
         assert (missed.outcome, ran.outcome) == ("missed", "done")
         assert (missed.missed, missed.nominal) == ((ran.nominal - missed.nominal) / 600, missed.nominal)
         (gone,) = await history(world, "cron_b")
-        other = team.team.host.board.schedule_row("cron_b")
+        other = team.team.runtime.rows.schedule_row("cron_b")
         assert other is not None
         assert (gone.outcome, other.state) == ("missed", "ended")
         assert gone.why.startswith("4h55m late: "), "seconds would be hard to read"
@@ -71,7 +71,7 @@ async def test_a_damaged_row_stays_in_the_list_and_the_others_fire() -> None:
         await world.store.commit(Put(schedule_key("s1", "cron_x"), b'{"id": "cron_x", "cron": '))
         await anyio.sleep(HOUR + 120)
         await team.quiet()
-        found = team.team.host.board.schedule_row("cron_x")
+        found = team.team.runtime.rows.schedule_row("cron_x")
         assert found is not None
         assert found.state == "paused"
         assert "cannot be read" in found.paused_why
@@ -79,7 +79,7 @@ async def test_a_damaged_row_stays_in_the_list_and_the_others_fire() -> None:
     world.store = world.store.reopen()
     async with world.session(resume=True) as team:
         await team.quiet()
-        assert team.team.host.board.schedule_row("cron_x") is not None
+        assert team.team.runtime.rows.schedule_row("cron_x") is not None
 
 
 async def test_a_hook_that_refuses_leaves_a_row() -> None:
@@ -182,7 +182,7 @@ async def test_a_schedule_that_is_cancelled_while_a_fire_is_held_leaves_nothing_
     async with world.session() as team:
         await add(world, cron="*/10 * * * *", overlap="queue")
         await anyio.sleep(21 * MINUTE)
-        now = team.team.host.board.schedule("cron_a")
+        now = team.team.runtime.rows.schedule("cron_a")
         assert now is not None
         gone = now[0].model_copy(update={"state": "cancelled", "enabled": False})
         await world.store.commit(Put(schedule_key("s1", "cron_a"), gone.encode(), expected=now[1]))

@@ -113,7 +113,7 @@ async def test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule() 
         assert [one.outcome for one in await history(world) if one.nominal <= now] == ["done"] * 4
         assert [one.outcome for one in await history(world, "cron_c") if one.nominal <= now] == ["done"] * 4
         for name in ("cron_a", "cron_b", "cron_c"):
-            schedule = team.team.host.board.schedule_row(name)
+            schedule = team.team.runtime.rows.schedule_row(name)
             assert schedule is not None
             assert schedule.state == "active"
             assert (schedule.last_slot or 0.0) <= now

@@ -36,7 +36,7 @@ def prompts(world: World) -> int:
 
 
 def row(team: HostedSession) -> Schedule:
-    found = team.team.host.board.schedule("cron_a")
+    found = team.team.runtime.rows.schedule("cron_a")
     assert found is not None
     return found[0]
 
@@ -95,7 +95,7 @@ async def test_a_schedule_that_cannot_be_read_is_paused_and_told_and_the_others_
         await add(world)
         await anyio.sleep(3600 + 120)
         await team.quiet()
-        bad = team.team.host.board.schedule("cron_b")
+        bad = team.team.runtime.rows.schedule("cron_b")
         assert bad is not None
         assert bad[0].state == "paused"
         said = b"\n".join(message for request in world.model.requests for message in request.messages)

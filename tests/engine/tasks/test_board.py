@@ -40,7 +40,7 @@ ASK = use("send_message", {"to": "lead", "content": "Which way?"})
 
 
 def tasks_of(team: HostedSession) -> dict[str, Task]:
-    return {task.id: task for task in team.team.host.board.tasks()}
+    return {task.id: task for task in team.team.runtime.rows.tasks()}
 
 
 # Taken away
@@ -84,7 +84,7 @@ async def test_a_task_that_is_given_to_another_is_no_longer_its_old_owners() -> 
     model = Pair()
     world = team_world(model)  # without tools that write nobody takes a task by itself
     async with world.session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         with anyio.fail_after(30):
             await team.quiet()
@@ -109,13 +109,13 @@ async def test_an_idle_owner_that_lost_its_task_takes_the_next_one() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.quiet()
         assert dict(team.state("alice").work.tasks) == {"t1": "the t1"}
-        row = team.team.host.board.task("t1")
+        row = team.team.runtime.rows.task("t1")
         assert row is not None
         gone = row[0].model_copy(update={"status": "cancelled", "owner": None, "owner_incarnation": 0})
-        await team.team.host.commit(Put(task_key("s1", "t1"), gone.encode(), expected=row[1]), made("t2"))
+        await team.team.runtime.commit(Put(task_key("s1", "t1"), gone.encode(), expected=row[1]), made("t2"))
         await team.quiet()
         assert dict(team.state("alice").work.tasks) == {"t2": "the t2"}
 
@@ -176,9 +176,9 @@ async def no_herd() -> None:
         await team.prompt("go")
         await team.quiet()
         store.lost.clear()
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.quiet()
-        await team.team.host.commit(*(made(f"u{number}") for number in range(5)))
+        await team.team.runtime.commit(*(made(f"u{number}") for number in range(5)))
         await team.quiet()
         assert {task.status for task in tasks_of(team).values()} == {"completed"}
         assert store.lost == []
@@ -206,7 +206,7 @@ async def passed_on() -> None:
         await team.quiet()
         prompt = Envelope(id="env_hold", sender="person", recipient="w0", type="prompt", content="hold on")
         with anyio.fail_after(60):
-            await team.team.host.commit(sending("s1", prompt), made("t1"))
+            await team.team.runtime.commit(sending("s1", prompt), made("t1"))
             activity = team.team._activity
             await activity.until(lambda: tasks_of(team)["t1"].status == "completed")
             model.began.set()
@@ -220,8 +220,8 @@ async def test_a_task_that_is_kept_for_an_agent_that_stops_is_open_to_all_again(
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        await team.team.host.commit(made("t0", status="failed"))
-        await team.team.host.commit(made("t1", reserved_for="w1", blocked_by=("t0",)))
+        await team.team.runtime.commit(made("t0", status="failed"))
+        await team.team.runtime.commit(made("t1", reserved_for="w1", blocked_by=("t0",)))
         await team.command("stop", "w1")
         await team.quiet()
         assert tasks_of(team)["t1"].reserved_for == ""
@@ -235,10 +235,10 @@ class Leased(TeamWorld):
 
     fence: Fence | None = None
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.fence = self.fence
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.fence = self.fence
+        return runtime
 
 
 async def leased(store: MemoryStore, model: ScriptedModel) -> Leased:
@@ -259,7 +259,7 @@ async def test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goe
     async with first.session() as team:
         await team.prompt("go")
         await team.quiet()
-        await team.team.host.commit(made("t1", reserved_for="alice"))
+        await team.team.runtime.commit(made("t1", reserved_for="alice"))
         await team.quiet()
         mine = tasks_of(team)["t1"]
         assert (mine.owner, mine.lease, mine.lease_number) == ("alice", host_lease("s1"), 1)
@@ -308,7 +308,7 @@ async def test_who_was_stopped_because_it_repeats_itself_takes_no_task_until_it_
     lead = [use(*spawn("amy")), *[say("I see.")] * 20]
     model = ScriptedModel({"lead": lead, "amy": [*[use("list_tasks")] * 6, *[say("Ready.")] * 20]})
     async with team_world(model, spec={"stuck_after": 3}).session() as team:
-        host = team.team.host
+        runtime = team.team.runtime
         await team.prompt("go")
         await team.quiet()
         stopped = team.state("amy")
@@ -317,8 +317,8 @@ async def test_who_was_stopped_because_it_repeats_itself_takes_no_task_until_it_
             stopped, identity=replace(stopped.identity, spec=stopped.me.model_copy(update={"claims_tasks": True}))
         )
         board = {"t1": Task(id="t1", subject="the t1", created_at=1.0)}
-        assert ready_for(board, host.task_holder(stopped)) == []
+        assert ready_for(board, runtime.task_holder(stopped)) == []
         kept = {"t1": board["t1"].model_copy(update={"reserved_for": "amy"})}
-        assert len(ready_for(kept, host.task_holder(stopped))) == 1
+        assert len(ready_for(kept, runtime.task_holder(stopped))) == 1
         later = replace(stopped, turns=replace(stopped.turns, last_limit=""))  # its newest turn ended in another way
-        assert len(ready_for(board, host.task_holder(later))) == 1
+        assert len(ready_for(board, runtime.task_holder(later))) == 1

@@ -51,10 +51,10 @@ class ShellWorld(TeamWorld):
 
     shell: Shell
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, launcher=self.shell)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, launcher=self.shell)
+        return runtime
 
 
 def shell_world(model: ScriptedModel, shell: Shell, **more: object) -> ShellWorld:
@@ -74,7 +74,7 @@ def completing(*tries: str) -> ScriptedModel:
 async def checked(world: ShellWorld) -> tuple[Task, str]:
     """The task after the lead's turn, and what it was told last."""
     async with world.session() as team:
-        await team.team.host.commit(made("t1", check="make test", check_by="person"))
+        await team.team.runtime.commit(made("t1", check="make test", check_by="person"))
         await team.prompt("go")
         await team.quiet()
         return tasks_of(team)["t1"], b"\n".join(world.model.requests[-1].messages).decode()
@@ -142,7 +142,7 @@ async def test_who_has_no_shell_takes_no_task_with_a_check_by_itself() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        await team.team.host.commit(made("t1", check="make test"), made("t2"))
+        await team.team.runtime.commit(made("t1", check="make test"), made("t2"))
         await team.quiet()
         board = tasks_of(team)
         assert (board["t1"].status, board["t2"].status) == ("pending", "completed")

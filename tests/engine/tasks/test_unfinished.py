@@ -68,7 +68,7 @@ CASES = {
 async def test_a_turn_that_ends_with_a_task_in_hand_is_reminded_or_releases_it(case: Case) -> None:
     model = ScriptedModel({"lead": [use(*spawn("alice")), *[say("I wait")] * 5], "alice": case.alice})
     async with team_world(model).session() as team:  # without tools that write nobody takes a task by itself
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         with anyio.fail_after(30):
             await team.quiet()
@@ -88,7 +88,7 @@ async def test_the_answer_to_a_waiting_owner_lets_it_finish_its_task_and_report(
         {"lead": [*lead, say("good")], "alice": [TAKE, ASK, say("I wait."), DONE, say("With SQLite.")]}
     )
     async with team_world(model).session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         with anyio.fail_after(30):
             await team.quiet()
@@ -101,7 +101,7 @@ async def test_a_task_that_nobody_finishes_has_failed_after_three_tries() -> Non
     async with team_world(model, Echo(name="write_file")).session() as team:
         await team.prompt("go")
         await team.quiet()
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         with anyio.fail_after(30):
             await team.quiet()
         task = tasks_of(team)["t1"]

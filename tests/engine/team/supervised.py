@@ -60,10 +60,10 @@ class Processes(TeamWorld):
 
     commands: Commands
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, launcher=self.commands)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, launcher=self.commands)
+        return runtime
 
 
 Act = Callable[[], Awaitable[None]]
@@ -81,7 +81,7 @@ def virtual(act: Act) -> Callable[[], None]:
 
 
 def row(team: HostedSession, name: str) -> AgentRow:
-    found = team.team.host.board.agent(name)
+    found = team.team.runtime.rows.agent(name)
     assert found is not None
     return found[0]
 
@@ -89,7 +89,7 @@ def row(team: HostedSession, name: str) -> AgentRow:
 async def until(team: HostedSession, name: str, *lives: str) -> AgentRow:
     """Wait until an agent is in one of these states; virtual time, so that it may be looked at again and again."""
     with anyio.fail_after(600):
-        while (found := team.team.host.board.agent(name)) is None or found[0].life not in lives:
+        while (found := team.team.runtime.rows.agent(name)) is None or found[0].life not in lives:
             await anyio.sleep(0.1)
     return found[0]
 

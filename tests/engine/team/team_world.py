@@ -49,8 +49,8 @@ class Shared(World):
 
     key_limiter: KeyLimiter | None = None
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, key_limiter=self.key_limiter)
-        host.key_limiter = self.key_limiter or host.key_limiter
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, key_limiter=self.key_limiter)
+        runtime.key_limiter = self.key_limiter or runtime.key_limiter
+        return runtime

@@ -92,17 +92,17 @@ def test_a_holder_that_gave_the_lock_up_does_not_take_it_from_the_next_one() -> 
 async def test_a_block_without_the_lock_is_refused() -> None:
     screen = io.StringIO()
     terminal = Terminal(io.StringIO(), screen)
-    host = World(ScriptedModel({}), observers=[Screen(terminal, result_apart=False)]).host("s1")
+    runtime = World(ScriptedModel({}), observers=[Screen(terminal, result_apart=False)]).runtime("s1")
     lock = AgentLock("alice")
     without = AgentLockHolder(lock)
     with AgentLockHolder(lock):
         for show in (
-            lambda: host.report_events(without, 1, [ev.TurnEnded(at=0, turn="t", reason="end", text="hello")]),
-            lambda: host.report_output(without, Delta("text", "hello")),
+            lambda: runtime.report_events(without, 1, [ev.TurnEnded(at=0, turn="t", reason="end", text="hello")]),
+            lambda: runtime.report_output(without, Delta("text", "hello")),
         ):
             with pytest.raises(AgentLockError, match="alice shows output without its agent_lock"):
                 show()
-    host.notice("alice", "a line of the runtime needs no lock")
+    runtime.notice("alice", "a line of the runtime needs no lock")
     terminal.close()
     assert screen.getvalue() == "alice: a line of the runtime needs no lock\n"
 

@@ -59,7 +59,7 @@ def world_of(model: ScriptedModel, *tools: Tool, **parts: Any) -> TeamWorld:
 
 
 def child_of(team: HostedSession) -> str:
-    (name,) = [one.name for one in team.team.host.board.agents() if one.kind == "subagent"]
+    (name,) = [one.name for one in team.team.runtime.rows.agents() if one.kind == "subagent"]
     return name
 
 

@@ -137,11 +137,11 @@ class Composing(TeamWorld):
 
     slow: Slow
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        self.slow = Slow(host.ports.prompts)
-        host.ports = replace(host.ports, prompts=self.slow)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        self.slow = Slow(runtime.services.prompts)
+        runtime.services = replace(runtime.services, prompts=self.slow)
+        return runtime
 
 
 async def interrupted(team: HostedSession, begun: anyio.Event) -> None:
@@ -156,9 +156,9 @@ async def test_a_call_that_is_interrupted_before_the_birth_leaves_nothing_of_its
     world = Composing(model(), TOOLS, store=store)
     async with world.session() as team:
         await team.team.begun("lead", 1)
-        agents = team.team.host.budgets.tree["lead"].agents
+        agents = team.team.runtime.budgets.tree["lead"].agents
         await interrupted(team, world.slow.begun)
-        assert team.team.host.budgets.tree["lead"].agents == agents
+        assert team.team.runtime.budgets.tree["lead"].agents == agents
     assert await child_of(store) is None
     assert [request.agent for request in world.model.requests] == ["lead"]
 
@@ -243,7 +243,7 @@ async def test_an_agent_and_the_board_share_its_row() -> None:
         await team.prompt("go")
         await team.quiet()
         lead = team.team.agent("lead")
-        row = team.team.host.board.agent("lead")
+        row = team.team.runtime.rows.agent("lead")
         assert lead is not None
         assert row is not None
         assert row[0].life == "idle"

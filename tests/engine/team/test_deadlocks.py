@@ -145,9 +145,9 @@ async def test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock(
         answered = [row for row in rows if "/request/" in row.key and b'"approved"' in (row.value or b"")]
         take(board, *(row for row in rows if reading or row not in answered), agent=agent)
 
-    async def read(host: SessionRuntime, key: str) -> None:
+    async def read(runtime: SessionRuntime, key: str) -> None:
         reading.append(key)
-        await refresh(host, key)
+        await refresh(runtime, key)
         reading.pop()
 
     monkeypatch.setattr(RowCache, "take", late)
@@ -158,7 +158,7 @@ async def test_an_end_that_is_heard_of_before_an_older_answer_is_no_deadlock(
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        found = team.team.host.board.agent("alice")
+        found = team.team.runtime.rows.agent("alice")
         assert found is not None
         assert found[0].life == "stopped"
         assert await told(team) == []

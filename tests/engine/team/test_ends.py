@@ -150,7 +150,7 @@ async def test_a_teammate_that_a_hook_halts_gives_its_task_back() -> None:
         await team.prompt("go")
         with anyio.move_on_after(30):
             await team.quiet()
-        (task,) = team.team.host.board.tasks()
+        (task,) = team.team.runtime.rows.tasks()
         state = team.team.state("alice")
         assert state is not None
         assert state.work.tasks == {}

@@ -99,7 +99,7 @@ async def test_a_killed_teammate_is_settled_although_its_settling_crashes_once()
         assert "background_ended" in journal, "nobody else ends its commands"
         assert journal[-1] == "agent_stopped"
         (held,) = await told(team, "alice", TaskHeld)
-        task = team.team.host.board.task(held.task)
+        task = team.team.runtime.rows.task(held.task)
         assert task is not None
         assert (task[0].status, task[0].owner) == ("pending", None)
 
@@ -123,7 +123,7 @@ class Early(MemoryStore):
 async def killed_early(team: HostedSession, store: Early, kind: str) -> None:
     await team.prompt("go")
     await store.begun.wait()
-    (name,) = [one.name for one in team.team.host.board.agents() if one.kind == kind]
+    (name,) = [one.name for one in team.team.runtime.rows.agents() if one.kind == kind]
     assert await team.journal(name) == []
     await order(team, "kill", name)
     await until(team, name, "stopped")
@@ -133,10 +133,10 @@ async def killed_early(team: HostedSession, store: Early, kind: str) -> None:
 class Bringing(TeamWorld):
     """Subagents bring a server, so that their first record is not part of their birth, as in older versions."""
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
-        host.ports = replace(host.ports, servers=MemoryServers(), own_servers=self._own_servers)
-        return host
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
+        runtime.services = replace(runtime.services, servers=MemoryServers(), own_servers=self._own_servers)
+        return runtime
 
     def _own_servers(self, me: AgentSpec) -> Sequence[ServerEntry]:
         return [ServerEntry("shop", "stdio", "agent", "explore.md")] if me.kind == "subagent" else []

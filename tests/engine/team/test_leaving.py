@@ -44,7 +44,7 @@ async def parked() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        board = team.team.host.board
+        board = team.team.runtime.rows
         found = board.agent("alice")
         assert found is not None
         assert (found[0].life, found[0].outcome) == ("crashed", "failed")
@@ -76,7 +76,7 @@ async def answered_and_interrupted() -> None:
     async with world.session() as team:
         await team.prompt("go")
         await bell.rung.wait()
-        (asked,) = team.team.host.board.requests()
+        (asked,) = team.team.runtime.rows.requests()
         approved = asked.model_copy(update={"status": "approved", "answered_by": "person"})
         given = {"id": "env_stop", "sender": "person", "recipient": "lead", "type": "command"}
         interrupt = Envelope.model_validate({**given, "metadata": {"action": "interrupt"}})

@@ -29,14 +29,16 @@ async def test_the_runtime_of_an_ended_subagent_is_freed_and_its_result_and_usag
         await team.prompt("go")
         await team.quiet()
         gc.collect()
-        host = team.team.host
-        assert [one.name for one in gc.get_objects() if isinstance(one, AgentRuntime) and one.host is host] == ["lead"]
+        runtime = team.team.runtime
+        assert [one.name for one in gc.get_objects() if isinstance(one, AgentRuntime) and one.runtime is runtime] == [
+            "lead"
+        ]
         assert sorted(life.row.kind for life in team.team.lives()) == ["lead", "subagent", "subagent"]
         for name in team.team.past:
             assert await team.team.wait_ended(name, 1) == ("done", RESULT)
             assert team.state(name).budget.usage.output_tokens > 0
-            host.mailboxes.sent(mailbox(team.id, name, 1), 9)
-            assert host.mailboxes.load(mailbox(team.id, name, 1)).waiting == 0, "its mail is dead letters"
+            runtime.mailboxes.sent(mailbox(team.id, name, 1), 9)
+            assert runtime.mailboxes.load(mailbox(team.id, name, 1)).waiting == 0, "its mail is dead letters"
 
 
 async def test_an_ended_life_shares_what_it_has_in_common_with_others() -> None:

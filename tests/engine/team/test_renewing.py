@@ -84,7 +84,7 @@ async def test_a_question_of_the_old_life_is_answered_to_the_new_one() -> None:
     async with world.session() as team:
         await overflow(team)
         await renewed(team, "carry")
-        (request,) = [one for one in team.team.host.board.requests() if one.kind == "question"]
+        (request,) = [one for one in team.team.runtime.rows.requests() if one.kind == "question"]
         assert (request.status, request.incarnation) == ("pending", 2)
 
 
@@ -95,7 +95,7 @@ async def test_new_without_carry_begins_with_nothing_and_takes_back_what_was_ask
         await renewed(team, "")
         new = team.state("lead")
         assert (new.identity.incarnation, new.work.todos, len(new.context.conversation.messages)) == (2, (), 0)
-        assert {one.status for one in team.team.host.board.requests()} == {"withdrawn"}
+        assert {one.status for one in team.team.runtime.rows.requests()} == {"withdrawn"}
         await team.prompt("And now?")
         await team.quiet()
         assert "Mend the house" not in texts(world)
@@ -108,14 +108,14 @@ async def test_a_fresh_conversation_keeps_what_the_session_used() -> None:
         await team.quiet()
         first = team.state("lead").budget.usage
         await renewed(team, "")
-        (row,) = team.team.host.board.agents()
+        (row,) = team.team.runtime.rows.agents()
         assert first.output_tokens > 0
         assert row.earlier == first
         await team.prompt("again")
         await team.quiet()
         await team.command("new", text="")
         await team.team.begun("lead", 3)
-        (row,) = team.team.host.board.agents()
+        (row,) = team.team.runtime.rows.agents()
         assert row.earlier.output_tokens == 2 * first.output_tokens
 
 

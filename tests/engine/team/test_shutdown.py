@@ -57,7 +57,7 @@ class Busy(ScriptedModel):
 
 
 def row_of(team: HostedSession) -> AgentRow:
-    found = team.team.host.board.agent("alice")
+    found = team.team.runtime.rows.agent("alice")
     assert found is not None
     return found[0]
 
@@ -70,7 +70,7 @@ async def test_a_running_tool_ends_by_itself_and_the_model_reads_the_request_bef
     tool = Slow(30.0)
     world = team_world(Busy(tool, [TAKE, use("write_file", {"text": "all"}), DONE, say("All is built.")]), tool)
     async with world.session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         await team.quiet()
         assert tool.finished == 1
@@ -79,7 +79,7 @@ async def test_a_running_tool_ends_by_itself_and_the_model_reads_the_request_bef
         assert "You are asked to stop. The reason: We ship today." in last
         assert "built" in last, "beside the result of the tool that was running"
         assert (row_of(team).life, tasks_of(team)["t1"].status) == ("stopped", "completed")
-        assert [one.status for one in team.team.host.board.requests()] == ["approved"]
+        assert [one.status for one in team.team.runtime.rows.requests()] == ["approved"]
         kinds = [(one.type, one.content) for one in await reports_of(team)]
         assert kinds == [("result", "All is built."), ("shutdown_response", "alice has stopped.")]
         state = team.state("alice")
@@ -97,7 +97,7 @@ async def test_a_task_that_is_not_finished_in_the_last_turn_is_named_and_release
     tool = Slow(3.0)
     world = team_world(Busy(tool, [TAKE, use("write_file", {"text": "all"}), say("Half of it is built.")]), tool)
     async with world.session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         await team.quiet()
         assert (row_of(team).life, tasks_of(team)["t1"].status) == ("stopped", "pending")
@@ -112,10 +112,10 @@ async def test_it_may_refuse_with_a_reason_and_goes_on() -> None:
     tool = Slow(3.0)
     world = team_world(Busy(tool, [TAKE, use("write_file", {"text": "all"}), refuse, DONE, say("Migrated.")]), tool)
     async with world.session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         await team.prompt("go")
         await team.quiet()
-        (request,) = team.team.host.board.requests()
+        (request,) = team.team.runtime.rows.requests()
         assert (request.status, request.answered_by, request.reason) == (
             "rejected",
             "alice",
@@ -143,7 +143,7 @@ async def test_an_idle_teammate_reads_it_too_and_a_plan_that_waits_is_withdrawn(
         await team.prompt("stop her")
         await team.quiet()
         assert "You are asked to stop." in seen_by_alice(world)
-        states = {one.kind: one.status for one in team.team.host.board.requests()}
+        states = {one.kind: one.status for one in team.team.runtime.rows.requests()}
         assert states == {"plan": "withdrawn", "shutdown": "approved"}
         assert row_of(team).life == "stopped"
 
@@ -152,12 +152,12 @@ async def test_what_runs_is_cancelled_at_the_time_out_and_not_before() -> None:
     tool = Slow(900.0)
     world = team_world(Busy(tool, [TAKE, use("write_file", {"text": "all"})]), tool)
     async with world.session() as team:
-        await team.team.host.commit(made("t1"))
+        await team.team.runtime.commit(made("t1"))
         began = anyio.current_time()
         await team.prompt("go")
         await team.quiet()
         assert 120.0 <= anyio.current_time() - began < 150.0
         assert (row_of(team).life, tasks_of(team)["t1"].status, tool.finished) == ("stopped", "pending", 0)
-        assert [one.status for one in team.team.host.board.requests()] == ["expired"]
+        assert [one.status for one in team.team.runtime.rows.requests()] == ["expired"]
         sent_to_lead = b"".join(b"".join(one.messages) for one in world.model.requests if one.agent == "lead")
         assert b"alice has not stopped in time, and is ended." in sent_to_lead

@@ -107,7 +107,7 @@ async def test_who_waits_for_a_person_a_subagent_or_is_idle_is_never_stalled() -
         await team.prompt("look")
         await anyio.sleep(24 * 3_600)
         assert (row(team, "alice").life, row(team, "lead").waiting_for) == ("waiting", "subagents")
-        for one in team.team.host.board.agents():
+        for one in team.team.runtime.rows.agents():
             assert await told(team, one.name, ev.StallNoticed) == []
 
 
@@ -126,8 +126,8 @@ async def test_an_idle_team_arms_no_timer() -> None:
 async def test_a_call_that_waits_for_the_rate_is_an_event_and_its_row_says_so() -> None:
     model = ScriptedModel({"lead": [say("at last")]})
     async with team_world(model).session() as team:
-        host, now = team.team.host, team.world.clock.now()
-        host.key_limiter.handle_notice(RateNotice(model="scripted", at=now, parked_until=now + 50))
+        runtime, now = team.team.runtime, team.world.clock.now()
+        runtime.key_limiter.handle_notice(RateNotice(model="scripted", at=now, parked_until=now + 50))
         await team.prompt("go")
         waiting = await until(team, "lead", "waiting")
         assert (waiting.waiting_for, model.requests) == ("rate", [])

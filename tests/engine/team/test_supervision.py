@@ -54,7 +54,7 @@ async def test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when(
     async with team_world(model, Echo(name="write_file"), judge=Breaks(1)).session() as team:
         await team.prompt("go")
         with anyio.fail_after(5):
-            while (found := team.team.host.board.agent("alice")) is None or not found[0].waiting_for:
+            while (found := team.team.runtime.rows.agent("alice")) is None or not found[0].waiting_for:
                 await anyio.sleep(0.1)
         waiting = found[0]
         assert (waiting.life, waiting.waiting_for) == ("starting", "restart")
@@ -71,7 +71,7 @@ async def test_a_parked_agent_goes_on_when_a_person_resumes_it() -> None:
         await team.quiet()
         assert row(team, "alice").life == "crashed"
         assert (await told(team, "alice", ev.AgentCrashed))[-1].again_at is None
-        assert [task.owner for task in team.team.host.board.tasks()] == [None]
+        assert [task.owner for task in team.team.runtime.rows.tasks()] == [None]
         await order(team, "resume", "alice")
         await until(team, "alice", "idle")
         await team.quiet()
@@ -124,7 +124,7 @@ async def test_a_kill_ends_what_never_ends_and_leaves_nothing_behind() -> None:
             "turn_ended",
             "agent_stopped",
         ]
-        assert [(task.status, task.owner) for task in team.team.host.board.tasks()] == [("pending", None)]
+        assert [(task.status, task.owner) for task in team.team.runtime.rows.tasks()] == [("pending", None)]
         assert "alice ended without a report: stopped" in to_lead(model)
         (asked,) = await told(team, "alice", ev.StopAsked)
         assert (asked.by, asked.why) == ("person", "enough")
@@ -159,7 +159,7 @@ async def test_who_does_not_stop_in_the_time_of_its_shutdown_is_ended_by_the_run
         await until(team, "alice", "stopped")
         assert 120 <= team.world.clock.now() - began < 140
         assert [one.by for one in await told(team, "alice", ev.StopAsked)] == ["runtime"]
-        assert [(task.status, task.owner) for task in team.team.host.board.tasks()] == [("pending", None)]
+        assert [(task.status, task.owner) for task in team.team.runtime.rows.tasks()] == [("pending", None)]
         hangs.free.set()
         await team.quiet()
 
@@ -176,7 +176,7 @@ async def test_the_background_commands_and_subagents_of_an_ended_agent_end_with_
     async with world.session() as team:
         await team.prompt("go")
         await hangs.begun.wait()
-        (child,) = [one.name for one in team.team.host.board.agents() if one.kind == "subagent"]
+        (child,) = [one.name for one in team.team.runtime.rows.agents() if one.kind == "subagent"]
         assert (row(team, "alice").life, row(team, "alice").waiting_for) == ("waiting", "subagents")
         await order(team, "kill", "alice")
         await until(team, "alice", "stopped")
@@ -195,7 +195,7 @@ async def test_an_interrupted_call_stops_its_subagent() -> None:
     async with team_world(model, hangs).session() as team:
         await team.prompt("go")
         await hangs.begun.wait()
-        (child,) = [one.name for one in team.team.host.board.agents() if one.kind == "subagent"]
+        (child,) = [one.name for one in team.team.runtime.rows.agents() if one.kind == "subagent"]
         await team.command("interrupt")
         await until(team, child, "stopped")
         await team.quiet()
@@ -262,7 +262,7 @@ async def test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows() -> Non
         await team.quiet()
         assert store.raced == 1
         assert row(team, "alice").life == "crashed"
-        assert [(one.status, one.owner) for one in team.team.host.board.tasks()] == [("pending", None)]
+        assert [(one.status, one.owner) for one in team.team.runtime.rows.tasks()] == [("pending", None)]
         assert (await team.journal("alice")).count("agent_crashed") == 4
 
 
@@ -282,7 +282,7 @@ async def test_a_task_is_freed_that_is_reserved_for_an_agent_in_the_moment_of_it
     await reserve(team, "task_2", "alice")
     async with world.session(resume=True) as again:
         await again.quiet()
-        assert (found := again.team.host.board.task("task_2")) is not None
+        assert (found := again.team.runtime.rows.task("task_2")) is not None
         assert found[0].reserved_for == ""
 
 
@@ -293,7 +293,7 @@ async def reserve(team: HostedSession, task: str, agent: str) -> None:
 
 async def taken(team: HostedSession, task: str, agent: str) -> None:
     with anyio.fail_after(600):
-        while (found := team.team.host.board.task(task)) is None or found[0].owner != agent:
+        while (found := team.team.runtime.rows.task(task)) is None or found[0].owner != agent:
             await anyio.sleep(0.1)
 
 

@@ -178,7 +178,7 @@ async def test_an_idle_teammate_claims_the_next_ready_task_and_dependencies_hold
     async with team_world(model, Echo(name="write_file")).session() as team:
         await team.prompt("go")
         await team.quiet()
-        held = [task.subject for task in team.team.host.board.tasks() if task.owner == "alice"]
+        held = [task.subject for task in team.team.runtime.rows.tasks() if task.owner == "alice"]
         assert held == ["do the first"]
         assert dict(team.state("alice").work.tasks) != {}
 
@@ -197,7 +197,7 @@ async def test_a_teammate_that_stops_at_a_limit_gives_its_task_back() -> None:
             await team.quiet()
         told = b"\n".join([r for r in model.requests if r.agent == "lead"][-1].messages)
         assert b"stopped at a limit" in told
-        attempts = [task.attempts for task in team.team.host.board.tasks()]
+        attempts = [task.attempts for task in team.team.runtime.rows.tasks()]
         assert attempts[0] <= 3, "a task that nobody can finish is not claimed for ever"
 
 
@@ -221,11 +221,11 @@ async def test_shutdown_is_a_handshake_and_a_dead_owners_task_comes_free() -> No
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        row = team.team.host.board.agent("alice")
+        row = team.team.runtime.rows.agent("alice")
         assert row is not None
         assert row[0].life == "stopped"
-        assert [task.owner for task in team.team.host.board.tasks()] == [None]
-        kinds = [r.kind + " " + r.status for r in team.team.host.board.requests()]
+        assert [task.owner for task in team.team.runtime.rows.tasks()] == [None]
+        kinds = [r.kind + " " + r.status for r in team.team.runtime.rows.requests()]
         assert kinds == ["shutdown approved"]
 
 
@@ -249,7 +249,7 @@ async def test_a_new_alice_never_reads_the_old_ones_mail() -> None:
     async with team_world(model).session() as team:
         await team.prompt("go")
         await team.quiet()
-        row = team.team.host.board.agent("alice")
+        row = team.team.runtime.rows.agent("alice")
         assert row is not None
         assert row[0].incarnation == 2
         seen = b"\n".join([r for r in model.requests if r.agent == "alice"][-1].messages)
@@ -302,9 +302,9 @@ async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_ou
     ) -> receive.Admission:
         admission = await admit(store, session, recipient, envelope, now=now, void=void)
         if envelope.type == "shutdown_request" and not told and envelope.request_id:
-            no, host = Answer("rejected", "alice", "not done yet"), team.team.host
-            told.append(await answer_request(store, session, envelope.request_id, no, now=host.clock.now()))
-            await host.refresh(request_key(session, envelope.request_id))  # the board is ahead of what was judged
+            no, runtime = Answer("rejected", "alice", "not done yet"), team.team.runtime
+            told.append(await answer_request(store, session, envelope.request_id, no, now=runtime.clock.now()))
+            await runtime.refresh(request_key(session, envelope.request_id))  # the board is ahead of what was judged
         return admission
 
     monkeypatch.setattr(receive, "admit", admit_then_refuse)
@@ -317,8 +317,8 @@ async def test_a_shutdown_that_is_refused_while_it_is_taken_in_is_not_carried_ou
         await team.prompt("go")
         await team.quiet()
         assert told == [None], "her answer counts"
-        assert [request.status for request in team.team.host.board.requests()] == ["rejected"]
-        row = team.team.host.board.agent("alice")
+        assert [request.status for request in team.team.runtime.rows.requests()] == ["rejected"]
+        row = team.team.runtime.rows.agent("alice")
         assert row is not None
         assert row[0].life == "idle"
         assert team.state("alice").lifecycle.stop_request is None

@@ -59,17 +59,17 @@ class TreeWorld(TeamWorld):
         rights = {"permission_mode": self.mode or "default", "ask_deadline": self.deadline}
         return spec.model_copy(update={"tools": tuple(sorted(self.tools)), **rights})
 
-    def host(self, session: str) -> SessionRuntime:
-        host = super().host(session)
+    def runtime(self, session: str) -> SessionRuntime:
+        runtime = super().runtime(session)
         trees, own = self.trees, (self.trees.base / "state",)
-        host.ports = replace(
-            host.ports,
+        runtime.services = replace(
+            runtime.services,
             archive=FileArchive(trees.workspace, trees.base / "data" / session, own),
             judge=PolicyJudge((), (), ()) if self.mode else AllowAll(),
             launcher=ShellLauncher(trees.workspace, {**ENVIRONMENT, "HOME": str(trees.base)}),
             worktrees=trees.keeper,
         )
-        return host
+        return runtime
 
     async def bind(self, worktree: str) -> None:
         task = Task(id="task_1", subject="Write it", worktree=worktree)
@@ -114,7 +114,7 @@ async def test_a_teammates_tools_run_in_its_worktree_and_leave_the_workspace_alo
         assert (tree / "new.txt").read_text() == "new"
         assert (tree / "shell.txt").exists()
         assert world.trees.git("status", "--porcelain") == ""
-        row = team.team.host.board.agent("alice")
+        row = team.team.runtime.rows.agent("alice")
         assert row is not None
         assert row[0].worktree == "parser"
         assert team.state("alice").me.folder == str(tree)
@@ -184,7 +184,7 @@ async def test_an_agent_whose_worktree_is_gone_for_good_stops_and_the_lead_is_to
         world.trees.git("branch", "-D", "wt/parser")
         await team.prompt("go on", to="alice")
         await team.quiet()
-        row = team.team.host.board.agent("alice")
+        row = team.team.runtime.rows.agent("alice")
         assert row is not None
         assert row[0].life == "stopped"
         assert "alice cannot continue: the worktree parser is gone" in results(world, "lead")
@@ -203,7 +203,7 @@ async def test_a_task_whose_worktree_is_gone_for_good_fails_and_is_not_done_else
         await world.bind("parser")
         await team.prompt("go")
         await team.quiet()
-        row = team.team.host.board.task("task_1")
+        row = team.team.runtime.rows.task("task_1")
         assert row is not None
         assert (row[0].status, row[0].worktree) == ("failed", None)
         assert "Your task has failed: the worktree parser is gone" in results(world, "lead")
@@ -224,7 +224,7 @@ async def test_a_lead_whose_worktree_is_gone_in_the_middle_of_a_call_goes_on_wit
     world.trees.git("branch", "-D", "wt/parser")
     async with world.session(resume=True) as team:
         await team.quiet()
-        row = team.team.host.board.agent("lead")
+        row = team.team.runtime.rows.agent("lead")
         assert row is not None
         assert row[0].life == "idle"
         assert team.state("lead").me.folder == ""
@@ -246,7 +246,7 @@ async def test_work_is_let_go_by_a_person_who_has_read_what_it_is(tmp_path: Path
     async with world.session() as team:
         await team.prompt("go")
         await team.quiet()
-        (request,) = team.team.host.board.requests()
+        (request,) = team.team.runtime.rows.requests()
         assert isinstance(request, Request)
         assert request.person_only
         assert "\n- untracked: draft.txt\n" in request.payload["why"]

@@ -383,11 +383,16 @@ def ask(state: AgentState, facts: Facts) -> st.Step | None:
     wait = _rate_wait(state, facts)
     if wait > facts.now:
         return _fallback(state, facts) or st.Wait(min(wait, _next_time(state, facts) or wait), "rate")
-    spec = state.me
-    model = rec.model_in_use(state.model.recovery, spec)
-    worst = call.worst or NOTHING
-    request = state.model.ordinal + 1, state.model.recovery.attempts + 1, model, call.max_tokens
-    return st.AskModel(*request, worst.tokens, worst.cost_usd, call.last)
+    reserved = call.worst or NOTHING
+    return st.AskModel(
+        ordinal=state.model.ordinal + 1,
+        attempt=state.model.recovery.attempts + 1,
+        model=rec.model_in_use(state.model.recovery, state.me),
+        max_tokens=call.max_tokens,
+        reserved_tokens=reserved.tokens,
+        reserved_usd=reserved.cost_usd,
+        wind_down=call.last,
+    )
 
 
 def _rate_wait(state: AgentState, facts: Facts) -> float:

@@ -36,14 +36,14 @@ class AnswerGuard:
         self,
         session: str,
         store: Store,
-        board: RowCache,
+        rows: RowCache,
         *,
         commit: Callable[[Write], Awaitable[object]],
         report: ForgeryReport,
     ) -> None:
         self._session = session
         self._store = store
-        self._board = board
+        self._rows = rows
         self._commit = commit
         self.report = report
         self._prefixes = guarded_prefixes(session)
@@ -55,11 +55,11 @@ class AnswerGuard:
 
     async def begin(self) -> None:
         """Trust the rows and the mail that exist now."""
-        for agent in self._board.living_agents():
+        for agent in self._rows.living_agents():
             stream = mailbox(self._session, agent.name, agent.incarnation)
             self._trusted[stream] = await self._store.last(stream)
         for prefix in self._prefixes:
-            self._board.take(*await rows_of(self._store, prefix))
+            self._rows.take(*await rows_of(self._store, prefix))
 
     def accept_digests(self, digests: Sequence[str]) -> None:
         """Accept the writes with these digests when they arrive."""
@@ -78,7 +78,7 @@ class AnswerGuard:
     async def take(self, *rows: Row) -> None:
         """Apply rows of the store to the cache, and write those again that were forged."""
         forged = [row for row in rows if not self._is_sound(row)]
-        self._board.take(*(row for row in rows if row not in forged))
+        self._rows.take(*(row for row in rows if row not in forged))
         for row in forged:
             await self._restore(row)
 
@@ -90,19 +90,19 @@ class AnswerGuard:
         """
         requests, rules = self._prefixes
         rows = {row.key: row for row in await rows_of(self._store, rules)}
-        pending = {f"{requests}{request.id}" for request in self._board.pending_requests()}
+        pending = {f"{requests}{request.id}" for request in self._rows.pending_requests()}
         rows |= {key: row for key in sorted(pending) if (row := await row_of(self._store, key)) is not None}
         await self.take(*rows.values())
         for row in rows.values():
-            if row.revision == self._board.revision(row.key) and not self._is_cached(row):
+            if row.revision == self._rows.revision(row.key) and not self._is_cached(row):
                 await self._restore(row)
-        for key in (*pending, *(f"{rules}{rule.id}" for rule in self._board.rules())):
+        for key in (*pending, *(f"{rules}{rule.id}" for rule in self._rows.rules())):
             if key not in rows:
-                await self.take(await row_of(self._store, key) or Row(key, None, self._board.revision(key) + 1))
+                await self.take(await row_of(self._store, key) or Row(key, None, self._rows.revision(key) + 1))
 
     def _is_sound(self, row: Row) -> bool:
         """Return True for a row that the cache has already, or that this process or an announced one wrote."""
-        if not row.key.startswith(self._prefixes) or row.revision <= self._board.revision(row.key):
+        if not row.key.startswith(self._prefixes) or row.revision <= self._rows.revision(row.key):
             return True
         digest = write_digest(row.key, row.value)
         if digest not in self._accepted_digests:
@@ -113,13 +113,13 @@ class AnswerGuard:
 
     def _is_cached(self, row: Row) -> bool:
         try:
-            return self._board.has(row)
+            return self._rows.has(row)
         except SessionUnreadable:
             return False
 
     async def _restore(self, row: Row) -> None:
         """Write a row again as the cache has it."""
-        value = self._board.value(row.key)
+        value = self._rows.value(row.key)
         expected = row.revision if row.value is not None else None
         write = Delete(row.key, expected) if value is None else Put(row.key, value.encode(), expected)
         try:

@@ -50,8 +50,8 @@ class _Open:
 class ApproverBroker:
     """Broker that puts each pending request of the session to the approvers of this process."""
 
-    def __init__(self, board: Requests, approvers: Sequence[Approver], give: Give) -> None:
-        self._board = board
+    def __init__(self, requests: Requests, approvers: Sequence[Approver], give: Give) -> None:
+        self._requests = requests
         self._approvers = approvers
         self._give = give
         self._group: anyio.abc.TaskGroup | None = None
@@ -62,7 +62,7 @@ class ApproverBroker:
         async with anyio.create_task_group() as group:
             self._group = group
             try:
-                for request in sorted(self._board.requests(), key=lambda request: (request.created_at, request.id)):
+                for request in sorted(self._requests.requests(), key=lambda request: (request.created_at, request.id)):
                     self.handle_request(request.id)
                 await anyio.sleep_forever()
             finally:
@@ -70,7 +70,7 @@ class ApproverBroker:
 
     def handle_request(self, request_id: str) -> None:
         """Handle a new or changed request."""
-        match = self._board.request(request_id)
+        match = self._requests.request(request_id)
         if self._group is None or match is None:
             return
         request = match[0]
@@ -109,7 +109,7 @@ class ApproverBroker:
     async def _ask(self, approver: Approver, request: Request, open_request: _Open) -> None:
         answer = await _answer_of(approver, request)
         while answer is None:
-            match = self._board.request(request.id)
+            match = self._requests.request(request.id)
             if match is None or _escalations(match[0]) == _escalations(request):
                 open_request.passed.append(approver)
                 return
@@ -138,21 +138,23 @@ class HostBroker(ApproverBroker):
     or a permission request ends with its agent.
     """
 
-    def __init__(self, host: SessionRuntime) -> None:
-        super().__init__(host.board, host.ports.approvers, self._write)
-        self._host = host
+    def __init__(self, runtime: SessionRuntime) -> None:
+        super().__init__(runtime.rows, runtime.services.approvers, self._write)
+        self._runtime = runtime
 
     async def _write(self, request: Request, answer: Answer) -> str | None:
-        host = self._host
-        now = host.clock.now()
-        lost = await answer_request(host.ports.store, host.session, request.id, answer, now=now, commit=host.commit)
-        await host.refresh(request_key(host.session, request.id))
+        runtime = self._runtime
+        now = runtime.clock.now()
+        lost = await answer_request(
+            runtime.services.store, runtime.session, request.id, answer, now=now, commit=runtime.commit
+        )
+        await runtime.refresh(request_key(runtime.session, request.id))
         return lost
 
     def handle_rules(self) -> None:
         """Handle a new or revoked session rule, which may allow waiting requests."""
         for request_id, open_request in list(self._open.items()):
-            match = self._board.request(request_id)
+            match = self._requests.request(request_id)
             if match is not None:
                 self._allow_by_rules(match[0], open_request)
 
@@ -166,20 +168,20 @@ class HostBroker(ApproverBroker):
 
         The user is then not asked twice about one class of calls.
         """
-        reason = settling_rules(request, self._host.board.rules(), self._host.clock.now())
+        reason = settling_rules(request, self._runtime.rows.rules(), self._runtime.clock.now())
         if reason:
             answer = Answer("approved", "policy", reason, AnswerDetails(seen=request.digest))
             self._start(open_request, partial(self._deliver, request, answer))
 
     async def _until_over(self, request_id: str) -> None:
         """Wait from deadline to deadline until the request is decided."""
-        while (match := self._host.board.request(request_id)) is not None and match[0].status == "pending":
+        while (match := self._runtime.rows.request(request_id)) is not None and match[0].status == "pending":
             deadline = match[0].expires_at
             if deadline is None:
                 return
             seconds = deadline - match[0].created_at
-            await self._host.clock.sleep_until(deadline)
-            await overdue_request(self._host, request_id, seconds, attended=True, passed=deadline)
+            await self._runtime.clock.sleep_until(deadline)
+            await overdue_request(self._runtime, request_id, seconds, attended=True, passed=deadline)
 
 
 def _escalations(request: Request) -> int:

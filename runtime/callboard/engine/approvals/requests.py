@@ -132,7 +132,7 @@ def _answer_details(answer: Answer) -> Json:
 
 
 async def overdue_request(
-    host: SessionRuntime, request_id: str, seconds: float, *, attended: bool, passed: float = 0.0
+    runtime: SessionRuntime, request_id: str, seconds: float, *, attended: bool, passed: float = 0.0
 ) -> None:
     """Handle the deadline of an unanswered request: put it to the next approver for `seconds` more, or close it.
 
@@ -140,19 +140,19 @@ async def overdue_request(
     counts. `attended`: a person can be asked here; a person at an attached screen counts as well. `passed`: the
     deadline that was waited for in full, in case the clock was set back.
     """
-    match = host.board.request(request_id)
+    match = runtime.rows.request(request_id)
     if match is None:
         return
-    clock = host.clock.now()
+    clock = runtime.clock.now()
     now = max(clock, passed)
-    attended = attended or await _has_screen(host)
-    changed = request_rules.escalate(match[0], now, seconds, _reachable(host, match[0], attended))
+    attended = attended or await _has_screen(runtime)
+    changed = request_rules.escalate(match[0], now, seconds, _reachable(runtime, match[0], attended))
     if not isinstance(changed, Request):
         return
     if changed.status == "pending" and changed.expires_at is not None:  # the next approver's time begins by the clock
         changed = changed.model_copy(update={"expires_at": changed.expires_at - (now - clock)})
-    writes: list[Write] = [Put(request_key(host.session, request_id), changed.encode(), expected=match[1])]
-    asker = host.board.agent(changed.asked_by)
+    writes: list[Write] = [Put(request_key(runtime.session, request_id), changed.encode(), expected=match[1])]
+    asker = runtime.rows.agent(changed.asked_by)
     waits = question_in(changed) is not None or bool(changed.payload.get("waits"))
     told_to_asker = changed.status == "expired" and changed.kind in NOBODY_WAITS and not waits
     if (
@@ -163,27 +163,27 @@ async def overdue_request(
     ):
         text = NOBODY_WAITS[changed.kind].format(teammate=changed.payload.get("teammate"))
         refusal = Answer("rejected", "runtime", text)
-        writes.append(sending(host.session, _answer_envelope(changed, asker[0], refusal, now)))
+        writes.append(sending(runtime.session, _answer_envelope(changed, asker[0], refusal, now)))
     try:
-        await host.commit(*writes)
+        await runtime.commit(*writes)
     except Conflict as lost:
-        await host.refresh(lost.what)
+        await runtime.refresh(lost.what)
 
 
-def _reachable(host: SessionRuntime, request: Request, attended: bool) -> set[str]:
+def _reachable(runtime: SessionRuntime, request: Request, attended: bool) -> set[str]:
     """Return the members of the escalation chain (`person`, `lead`, `policy`) that can be asked now."""
-    lead = host.board.agent("lead")
+    lead = runtime.rows.agent("lead")
     present = {"person"} if attended else set[str]()
     if lead is not None and lead[0].life not in ("stopped", "crashed"):
         present.add("lead")
-    if any(isinstance(approver, Policy) and approver.decides(request) for approver in host.ports.approvers):
+    if any(isinstance(approver, Policy) and approver.decides(request) for approver in runtime.services.approvers):
         present.add("policy")
     return present
 
 
-async def _has_screen(host: SessionRuntime) -> bool:
+async def _has_screen(runtime: SessionRuntime) -> bool:
     """Return True if a person is attached to the session from another process."""
-    for lease in screen_leases(host.session):
-        if await host.ports.store.holder(lease) is not None:
+    for lease in screen_leases(runtime.session):
+        if await runtime.services.store.holder(lease) is not None:
             return True
     return False

@@ -63,11 +63,11 @@ class _LifeAccount:
 
 @dataclass(eq=False)
 class Budgets:
-    """Tree of budgets and the calls that wait for room in it. `board`: the current rows of the schedules."""
+    """Tree of budgets and the calls that wait for room in it. `rows`: the current rows of the schedules."""
 
     awake: AwakeTime
     session: Budget
-    board: RowCache
+    rows: RowCache
     tree: dict[str, BudgetNode] = field(init=False)
     in_force: bool = field(init=False)
     """True if some budget limits calls; otherwise no path is examined."""
@@ -265,7 +265,7 @@ class Budgets:
             schedule = name
         else:
             return ()
-        row = self.board.schedule_row(schedule.removeprefix("schedule:"))
+        row = self.rows.schedule_row(schedule.removeprefix("schedule:"))
         began = row.created_at if row else None
         self._set_limit(schedule, (SESSION,), row.budget if row else Budget(), began)
         if kind == "fire":

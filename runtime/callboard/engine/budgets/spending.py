@@ -52,16 +52,16 @@ class SpendingReader:
 
 
 async def session_budgets(
-    store: Store, session: str, board: RowCache, *, clock: Clock, budget: Budget
+    store: Store, session: str, rows: RowCache, *, clock: Clock, budget: Budget
 ) -> tuple[BudgetNode, ...]:
     """Return the budgets with a limit and the amounts charged to them, as a new host would count.
 
     `budget`: the budget of the whole session. The result has the budget of a schedule for all its fires, not that of
     each fire. Raises `StoreDamaged`.
     """
-    budgets = Budgets(AwakeTime(clock), budget, board)
-    await recall_budgets(budgets, store, session, board.agents())
-    for schedule in board.schedules():
+    budgets = Budgets(AwakeTime(clock), budget, rows)
+    await recall_budgets(budgets, store, session, rows.agents())
+    for schedule in rows.schedules():
         budgets.of_schedule(schedule.id)
     nodes = [node for node in budgets.tree.values() if not node.name.startswith("fire:")]
     return tuple(node for node in nodes if node.budget != Budget())
@@ -93,7 +93,7 @@ async def _is_limited(budgets: Budgets, store: Store, session: str, rows: Sequen
     """Return True if a budget limits further use by this session's agents."""
     if budgets.session != Budget():
         return True
-    if any(schedule.budget != Budget() or schedule.fire_budget != Budget() for schedule in budgets.board.schedules()):
+    if any(schedule.budget != Budget() or schedule.fire_budget != Budget() for schedule in budgets.rows.schedules()):
         return True
     # Only a subagent may have its spec in its journal alone.
     living = {

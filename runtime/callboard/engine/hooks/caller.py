@@ -15,38 +15,38 @@ from callboard.types import hook_answers as hk
 log = structlog.get_logger("callboard.tools")
 
 
-def caller(host: SessionRuntime, state: AgentState) -> hk.Caller:
+def caller(runtime: SessionRuntime, state: AgentState) -> hk.Caller:
     """Return an agent in the form for hooks, even if its life has ended. It must have begun."""
     me = state.me
-    folders = host.ports.archive.folders(me)
+    folders = runtime.services.archive.folders(me)
     return hk.Caller(
-        session=host.session,
+        session=runtime.session,
         name=me.name,
         kind=me.kind,
         agent_type=me.agent_type,
         permission_mode=me.permission_mode,
         folder=str(folders.root),
         transcript=transcript_path(state, str(folders.transcripts)),
-        main_transcript=_main_transcript(host, state, str(folders.transcripts)),
+        main_transcript=_main_transcript(runtime, state, str(folders.transcripts)),
         skills=state.work.skills,
     )
 
 
-def _main_transcript(host: SessionRuntime, state: AgentState, folder: str) -> str:
+def _main_transcript(runtime: SessionRuntime, state: AgentState, folder: str) -> str:
     """Return the transcript of the lead or teammate above a subagent; empty for any other agent."""
-    row = host.board.agent(state.me.name)
+    row = runtime.rows.agent(state.me.name)
     if state.me.kind != "subagent" or row is None:
         return ""
     while row is not None and row[0].kind == "subagent":
-        row = host.board.agent(row[0].parent or "lead")
+        row = runtime.rows.agent(row[0].parent or "lead")
     return transcript_of(row[0].name, row[0].incarnation, folder) if row is not None else ""
 
 
-def notice(host: SessionRuntime, agent: str, notices: Sequence[str]) -> None:
+def notice(runtime: SessionRuntime, agent: str, notices: Sequence[str]) -> None:
     """Show messages of hooks about an agent to the user: a fault that lets a call proceed, or a hook's own message."""
     for text in notices:
         log.warning("hook", agent=agent, notice=text)
-        host.notice(agent, text)
+        runtime.notice(agent, text)
 
 
 def find_call(state: AgentState, call_id: str) -> CallState | None:

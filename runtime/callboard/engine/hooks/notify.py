@@ -70,13 +70,13 @@ class HookNotifier:
 
     def __init__(
         self,
-        host: SessionRuntime,
+        runtime: SessionRuntime,
         agent_of: Callable[[str], AgentRuntime | None],
         state_of: Callable[[str], AgentState | None],
         start_task: Callable[..., bool],
     ) -> None:
         """`start_task` runs a function beside the agents; it returns False before the team runs."""
-        self._host = host
+        self._runtime = runtime
         self._agent_of = agent_of
         self._state_of = state_of
         self._start_task = start_task
@@ -95,7 +95,7 @@ class HookNotifier:
 
     def tell(self, event: hk.HookEvent) -> None:
         """Notify the hooks of an event, if there are any, without waiting for them."""
-        if self._host.ports.hooks.has(type(event).__name__):
+        if self._runtime.services.hooks.has(type(event).__name__):
             self._start(partial(self._notify, event))
 
     async def transcribe(self, event: hk.HookEvent) -> str:
@@ -121,13 +121,13 @@ class HookNotifier:
             agent = self._agent_of(candidate)
             if agent is None or agent.retired or agent.state.identity.spec is None:
                 continue
-            if caller(self._host, agent.state).transcript == path:
+            if caller(self._runtime, agent.state).transcript == path:
                 return agent
         return None
 
     def handle_request(self, request: Request) -> None:
         """Handle a changed request row."""
-        has = self._host.ports.hooks.has
+        has = self._runtime.services.hooks.has
         if request.status == "pending":
             if request.id not in self._pending:
                 self._pending.add(request.id)
@@ -152,7 +152,7 @@ class HookNotifier:
 
         Bounded in time; cancellation waits for the end.
         """
-        hooks = self._host.ports.hooks
+        hooks = self._runtime.services.hooks
         if not hooks.has("SessionEnd") and not self._open:
             return
         with anyio.move_on_after(max(USUAL_END, min(LONGEST_END, hooks.longest_timeout("SessionEnd"))), shield=True):
@@ -178,20 +178,20 @@ class HookNotifier:
             self._finished.notify()
 
     async def _notify(self, event: hk.HookEvent) -> None:
-        verdict = await self._host.ports.hooks.fire(event)
+        verdict = await self._runtime.services.hooks.fire(event)
         self._notice(event.by.name, verdict.notices)
 
     def _later(self, seconds: float, work: Callable[[], None]) -> None:
-        self._start_task(self._after, self._host.clock.now() + seconds, work)
+        self._start_task(self._after, self._runtime.clock.now() + seconds, work)
 
     async def _after(self, when: float, work: Callable[[], None]) -> None:
-        await self._host.clock.sleep_until(when)
+        await self._runtime.clock.sleep_until(when)
         work()
 
     # Notifications of requests, budgets, turns, reports and ends
 
     def _waits_still(self, request_id: str) -> None:
-        match = self._host.board.request(request_id)
+        match = self._runtime.rows.request(request_id)
         if match is None or match[0].status != "pending":
             return
         request = match[0]
@@ -208,12 +208,21 @@ class HookNotifier:
         )
 
     def _budget(self, name: str, event: ev.BudgetReached) -> None:
-        fields = (event.budget, event.kind, event.limit, event.spent, event.wanted, event.winds_down)
-        self.tell(hk.BudgetReached(*fields, by=self.caller(name)))
+        self.tell(
+            hk.BudgetReached(
+                budget=event.budget,
+                kind=event.kind,
+                limit=event.limit,
+                spent=event.spent,
+                wanted=event.wanted,
+                winds_down=event.winds_down,
+                by=self.caller(name),
+            )
+        )
 
     async def share_transcript(self, agent: AgentRuntime) -> None:
         """Extend the agent's transcript for other programs, if they read it."""
-        if self._host.ports.archive.shares:
+        if self._runtime.services.archive.shares:
             self._open += 1
             await self._counted(partial(self._share, agent))
 
@@ -226,9 +235,9 @@ class HookNotifier:
     def _turn_ended(self, name: str, event: ev.TurnEnded) -> None:
         agent = self._agent_of(name)
         # The transcript of a subagent is written at its end.
-        if agent is not None and agent.row.kind != "subagent" and self._host.ports.archive.shares:
+        if agent is not None and agent.row.kind != "subagent" and self._runtime.services.archive.shares:
             self._start(partial(self._share, agent))
-        has = self._host.ports.hooks.has
+        has = self._runtime.services.hooks.has
         if event.reason in ("failed", "overflow", "refused") and has("StopFailure"):
             fault = agent.state.model.last_fault if agent is not None and event.reason == "failed" else event.reason
             self.tell(hk.StopFailure(_FAILURES.get(fault, "unknown"), event.why, self.caller(name)))
@@ -241,7 +250,7 @@ class HookNotifier:
             self.tell(hk.Notification(message, "idle_prompt", "Waiting", self.caller(agent.name)))
 
     def _reported(self, name: str, event: ev.Reported) -> None:
-        if self._host.ports.hooks.has("Notification"):
+        if self._runtime.services.hooks.has("Notification"):
             first = event.result.strip().partition("\n")[0][:200]
             message = f"{name} is {event.status}" + (f": {first}" if first else "")
             self.tell(hk.Notification(message, "agent_completed", "An agent has reported", self.caller(name)))
@@ -256,35 +265,35 @@ class HookNotifier:
         state = self._state_of(name)
         lead = self._state_of("lead")
         if state is not None and state.identity.spec is not None:
-            return caller(self._host, state)
-        row = self._host.board.agent(name)
-        by = hk.Caller(session=self._host.session)
+            return caller(self._runtime, state)
+        row = self._runtime.rows.agent(name)
+        by = hk.Caller(session=self._runtime.session)
         if lead is not None and lead.identity.spec is not None:
-            by = caller(self._host, lead)
+            by = caller(self._runtime, lead)
         return replace(by, name=name, kind=row[0].kind, agent_type=row[0].agent_type) if row else by
 
     def _notice(self, name: str, notices: tuple[str, ...]) -> None:
         agent = self._agent_of(name) or self._agent_of("lead")
         if agent is not None:
-            notice(agent.host, agent.name, notices)
+            notice(agent.runtime, agent.name, notices)
 
 
 log = structlog.get_logger("callboard.hooks")
 
 
-async def tend_hooks(host: SessionRuntime) -> None:
+async def tend_hooks(runtime: SessionRuntime) -> None:
     """Run the session's background hooks until cancelled."""
     numbers = count(1)
 
     async def tell(late: LateHookOutput) -> None:
         for text in late.notices:
             log.warning("hook", agent=late.by.name, notice=f"{late.hook}: {text}")
-            host.notice(late.by.name, f"{late.hook}: {text}")
-        match = host.board.agent(late.by.name)
+            runtime.notice(late.by.name, f"{late.hook}: {text}")
+        match = runtime.rows.agent(late.by.name)
         if not late.context or match is None or match[0].life in ("stopped", "crashed"):
             return
         row = match[0]
-        now = host.clock.now()
+        now = runtime.clock.now()
         envelope = Envelope(
             id=short_id("env", late.hook, late.by.name, f"{now}", f"{next(numbers)}"),
             sender="runtime",
@@ -298,6 +307,6 @@ async def tend_hooks(host: SessionRuntime) -> None:
             else "person",  # a turn begun by it has no user's authority; a turn joined by it keeps its own
             sent_at=now,
         )
-        await host.commit(sending(host.session, envelope))
+        await runtime.commit(sending(runtime.session, envelope))
 
-    await host.ports.hooks.run_background(tell)
+    await runtime.services.hooks.run_background(tell)

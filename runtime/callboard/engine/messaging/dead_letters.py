@@ -56,10 +56,10 @@ class DeadLetters:
     """Processor of the mailboxes of all ended lives of a session."""
 
     def __init__(
-        self, host: SessionRuntime, notify_changed: Callable[[], None], start_task: Callable[..., bool]
+        self, runtime: SessionRuntime, notify_changed: Callable[[], None], start_task: Callable[..., bool]
     ) -> None:
         """`notify_changed` is called after each change. `start_task` runs a function beside the team."""
-        self._host = host
+        self._runtime = runtime
         self._notify_changed = notify_changed
         self._start_task = start_task
         self._lives: dict[tuple[str, int], EndedLife] = {}
@@ -67,7 +67,7 @@ class DeadLetters:
 
     async def recall(self) -> None:
         """Process all lives that ended before this process started."""
-        for row in self._host.board.agents():
+        for row in self._runtime.rows.agents():
             for life in range(1, row.incarnation + 1):
                 if over(life, row):
                     await self.take(row, life)
@@ -82,25 +82,27 @@ class DeadLetters:
         if row.kind == "subagent" or (row.name, life) in self._lives:
             return
         ended = self._lives[row.name, life] = EndedLife(row.name, life)
-        stored = await self._host.ports.store.get(dead_key(self._host.session, row.name, life))
+        stored = await self._runtime.services.store.get(dead_key(self._runtime.session, row.name, life))
         if stored is not None and stored.value is not None:
             ended.seen = DeadLetterPosition.model_validate_json(stored.value)
         else:
-            mail = await mail_of_life(self._host.ports.store, self._host.session, row, life)
+            mail = await mail_of_life(self._runtime.services.store, self._runtime.session, row, life)
             unread = [entry.envelope for entry in mail if entry.state == "dead"]
             position = mail[-1].envelope.seq if mail else 0
             # A sender may know only the old life of the lead
             # (test_late_mail_to_the_leads_old_life_goes_to_its_new_one).
             has_next = row.kind == "lead" and (
                 row.incarnation > life
-                or bool((await recall(self._host.ports.store, self._host.session, row.name, life)).lifecycle.renew)
+                or bool(
+                    (await recall(self._runtime.services.store, self._runtime.session, row.name, life)).lifecycle.renew
+                )
             )
             await self._process_unread(ended, unread, DeadLetterPosition(position=position, moves=has_next))
         self._start_task(self._follow, ended)
 
     async def empty(self) -> bool:
         """Return True if no unread mail waits to be reported."""
-        store = self._host.ports.store
+        store = self._runtime.services.store
         for ended in list(self._lives.values()):
             if ended.seen is None or await store.last(self._stream(ended)) > ended.seen.position:
                 return False
@@ -108,7 +110,7 @@ class DeadLetters:
 
     async def _follow(self, ended: EndedLife) -> None:
         assert ended.seen is not None, "what was left comes first"
-        async with self._host.ports.store.follow(self._stream(ended), ended.seen.position) as records:
+        async with self._runtime.services.store.follow(self._stream(ended), ended.seen.position) as records:
             async for record in records:
                 together = (record, *records.at_hand())
                 unread = [read_envelope(each.data, self._stream(ended), each.seq) for each in together]
@@ -116,35 +118,37 @@ class DeadLetters:
 
     async def _process_unread(self, ended: EndedLife, unread: Sequence[Envelope], seen: DeadLetterPosition) -> None:
         """Notify the senders or move the mail, and store the new position, in one commit."""
-        host = self._host
-        writes, for_person = (moved_mail(host.session, ended.life, unread), []) if seen.moves else self._letters(unread)
-        key = dead_key(host.session, ended.name, ended.life)
+        runtime = self._runtime
+        writes, for_person = (
+            (moved_mail(runtime.session, ended.life, unread), []) if seen.moves else self._letters(unread)
+        )
+        key = dead_key(runtime.session, ended.name, ended.life)
         # The position and the letters are one commit, so that a crash neither loses nor repeats a letter
         # (test_a_crash_round_the_telling_tells_once).
-        await host.commit(Put(key, seen.model_dump_json().encode()), *writes)
+        await runtime.commit(Put(key, seen.model_dump_json().encode()), *writes)
         for letter in for_person:
-            host.report_mail(letter)  # on the screen, because a person has no mailbox
+            runtime.report_mail(letter)  # on the screen, because a person has no mailbox
         ended.seen = seen
         self._notify_changed()
 
     def _letters(self, unread: Sequence[Envelope]) -> tuple[list[Write], list[Envelope]]:
         """Return the letters to agents as writes, and the letters to the user."""
-        host = self._host
-        now = self._host.clock.now()
+        runtime = self._runtime
+        now = self._runtime.clock.now()
         letters = list[Write]()
         for_person = list[Envelope]()
         for dead in unread:
             log.warning("dead letter", envelope=dead.id, type=dead.type, sender=dead.sender, recipient=dead.recipient)
-            match = host.board.agent(dead.sender)
+            match = runtime.rows.agent(dead.sender)
             life = life_to_notify(dead, match[0] if match else None)
             if life is not None:
-                letters.append(sending(host.session, dead_letter(dead, life, now)))
+                letters.append(sending(runtime.session, dead_letter(dead, life, now)))
             elif dead.sender == "person" and dead.type == "prompt":
                 for_person.append(dead_letter(dead, 0, now))
         return letters, for_person
 
     def _stream(self, ended: EndedLife) -> str:
-        return mailbox(self._host.session, ended.name, ended.life)
+        return mailbox(self._runtime.session, ended.name, ended.life)
 
 
 _MAIL_RECORDS = tuple(

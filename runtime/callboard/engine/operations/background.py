@@ -55,10 +55,10 @@ async def _end_one(agent: AgentRuntime, background_id: str) -> None:
     writes: list[Write] = []
     if began.agent:
         # It is stopped by mail, as all subagents of an agent that ends: nothing waits for it here.
-        ended = stopped_subagent(agent.host, began)
-        writes = child_stopped(agent.host, began.agent, f"{agent.name} has ended")
+        ended = stopped_subagent(agent.runtime, began)
+        writes = child_stopped(agent.runtime, began.agent, f"{agent.name} has ended")
     else:
-        ended = await end_command(agent.host, began)
+        ended = await end_command(agent.runtime, began)
     await agent.record(
         ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
     )
@@ -72,10 +72,10 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
     agent.operations[operation] = None
     try:
         began = agent.state.work.background[background_id].began
-        ended = await end_command(agent.host, began)
-        lines = await agent.host.ports.archive.ends_of(began.output)
+        ended = await end_command(agent.runtime, began)
+        lines = await agent.runtime.services.archive.ends_of(began.output)
         envelope = notification(agent.row, began, ended, lines).model_copy(update={"mode": "queue"})
-        writes: list[Write] = [sending(agent.host.session, envelope)]
+        writes: list[Write] = [sending(agent.runtime.session, envelope)]
         await agent.record(
             ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
         )
@@ -84,19 +84,19 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
         agent.wake()
 
 
-async def end_command(host: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+async def end_command(runtime: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
     """End all processes of a command, wherever it was started. None of them runs when this returns."""
-    launcher = host.ports.launcher
+    launcher = runtime.services.launcher
     pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
     alive = await launcher.end(pid, started)
     code = await launcher.wait(pid, started, Path(began.output))
     status = "stopped" if alive else status_of(code)
-    return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status=status, exit_code=code)
+    return ev.BackgroundEnded(at=runtime.clock.now(), id=began.id, status=status, exit_code=code)
 
 
-def stopped_subagent(host: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
+def stopped_subagent(runtime: SessionRuntime, began: ev.BackgroundStarted) -> ev.BackgroundEnded:
     """Return the record that a subagent in the background was stopped by its own agent."""
-    return ev.BackgroundEnded(at=host.clock.now(), id=began.id, status="stopped", agent=began.agent)
+    return ev.BackgroundEnded(at=runtime.clock.now(), id=began.id, status="stopped", agent=began.agent)
 
 
 async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> None:
@@ -116,10 +116,10 @@ async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> N
         if _is_ended_by_call(agent.state, began.id):
             await agent.change()
             continue
-        now = agent.host.clock.now()
+        now = agent.runtime.clock.now()
         ended = ev.BackgroundEnded(at=now, id=began.id, status=report_status(outcome), agent=began.agent)
         envelope = _notification_envelope(agent.row, began, ended, notification_text(began, outcome, text))
-        await agent.record(ended, writes=[sending(agent.host.session, envelope)], unless=is_recorded_elsewhere)
+        await agent.record(ended, writes=[sending(agent.runtime.session, envelope)], unless=is_recorded_elsewhere)
 
 
 def _is_ended_by_call(state: AgentState, background_id: str) -> bool:
@@ -150,10 +150,10 @@ async def _watch_command(agent: AgentRuntime, background_id: str) -> None:
     The commit that records the end also sends the notification.
     """
     began = agent.state.work.background[background_id].began
-    launcher = agent.host.ports.launcher
+    launcher = agent.runtime.services.launcher
     code = None
     pid, started = process_of(began.pid, began.started, began.boot, launcher.boot)
-    remaining = None if began.deadline is None else max(0.0, began.deadline - agent.host.clock.now())
+    remaining = None if began.deadline is None else max(0.0, began.deadline - agent.runtime.clock.now())
     with anyio.move_on_after(remaining) as limit:
         code = await launcher.wait(pid, started, Path(began.output))
     if limit.cancelled_caught:
@@ -165,12 +165,12 @@ async def _watch_command(agent: AgentRuntime, background_id: str) -> None:
     if agent.state.work.background[background_id].status != "running":
         return
     status = "timed_out" if limit.cancelled_caught else status_of(code)
-    ended = ev.BackgroundEnded(at=agent.host.clock.now(), id=background_id, status=status, exit_code=code)
-    lines = await agent.host.ports.archive.ends_of(began.output)
+    ended = ev.BackgroundEnded(at=agent.runtime.clock.now(), id=background_id, status=status, exit_code=code)
+    lines = await agent.runtime.services.archive.ends_of(began.output)
     if report := launcher.report(Path(began.output)):
-        notice(agent.host, agent.name, (f"{began.id} (`{began.command[:200]}`): {report}",))
+        notice(agent.runtime, agent.name, (f"{began.id} (`{began.command[:200]}`): {report}",))
     envelope = notification(agent.row, began, ended, lines)
-    writes: list[Write] = [sending(agent.host.session, envelope)]
+    writes: list[Write] = [sending(agent.runtime.session, envelope)]
     await agent.record(
         ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
     )

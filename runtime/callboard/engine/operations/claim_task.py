@@ -35,22 +35,22 @@ from callboard.types.records import AgentRow, Envelope, Task
 GONE = "The process that worked on it is gone, and no agent continues its work."
 
 
-def claimed_task(session: str, board: RowCache, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
+def claimed_task(session: str, rows: RowCache, task_id: str, *, holder: Holder, now: float) -> tuple[Task, Put]:
     """Return the task as claimed by this life, and the write that claims it.
 
     Raises `ToolRefused`, also for an unknown task.
     """
-    row = board.task(task_id)
+    row = rows.task(task_id)
     if row is None:
         raise ToolRefused(f"no task {task_id} on the board")
-    task = task_rules.claim(row[0], holder, board.at_stake(), now)
+    task = task_rules.claim(row[0], holder, rows.at_stake(), now)
     return task, Put(task_key(session, task_id), task.encode(), expected=row[1])
 
 
 async def free_abandoned(
     store: Store,
     session: str,
-    board: RowCache,
+    rows: RowCache,
     *,
     own_fence: Fence | None,
     now: float,
@@ -64,8 +64,8 @@ async def free_abandoned(
     here, and nothing is freed twice.
     """
     freed: list[Task] = []
-    for task_id in [task.id for task in board.open_tasks()]:
-        row = board.task(task_id)  # read now: other agents change the board while this function waits
+    for task_id in [task.id for task in rows.open_tasks()]:
+        row = rows.task(task_id)  # read now: other agents change the board while this function waits
         if (
             row is None
             or row[0].status != "in_progress"
@@ -83,7 +83,7 @@ async def free_abandoned(
             newest = Row(key, free.encode(), revision)
             freed.append(free)
         if newest is not None:
-            board.take(newest)
+            rows.take(newest)
     return freed
 
 
@@ -94,42 +94,47 @@ async def _is_owner_alive(store: Store, task: Task, own_fence: Fence | None) -> 
     return bool(task.lease) and await store.holder(task.lease) is not None
 
 
-async def free_at_start(host: SessionRuntime, resumed: Callable[[AgentRow], bool]) -> None:
+async def free_at_start(runtime: SessionRuntime, resumed: Callable[[AgentRow], bool]) -> None:
     """Free tasks before a session's agents are resumed: its own agents keep theirs, all others are freed."""
 
     def goes_on(task: Task) -> bool:
-        row = host.board.agent(task.owner or "")
+        row = runtime.rows.agent(task.owner or "")
         return row is not None and row[0].incarnation == task.owner_incarnation and resumed(row[0])
 
     await free_abandoned(
-        host.ports.store, host.session, host.board, own_fence=host.fence, now=host.clock.now(), resumed=goes_on
+        runtime.services.store,
+        runtime.session,
+        runtime.rows,
+        own_fence=runtime.fence,
+        now=runtime.clock.now(),
+        resumed=goes_on,
     )
 
 
-def is_stranded(board: RowCache, task: Task) -> bool:
+def is_stranded(rows: RowCache, task: Task) -> bool:
     """Return True if a pending task is reserved for an agent that has ended or is parked.
 
     A lead that has ended gets it in its next life.
     """
     if task.status != "pending" or not task.reserved_for:
         return False
-    row = board.agent(task.reserved_for)
+    row = rows.agent(task.reserved_for)
     return row is not None and row[0].kind != "lead" and row[0].life in ("stopped", "crashed")
 
 
-async def free_stranded(host: SessionRuntime) -> None:
+async def free_stranded(runtime: SessionRuntime) -> None:
     """Let any agent claim the tasks reserved for agents that can claim nothing.
 
     An agent's own end frees the tasks that it knows of. A task can be reserved in the same moment, in any process.
     """
-    while stranded := [task for task in host.board.open_tasks() if is_stranded(host.board, task)]:
+    while stranded := [task for task in runtime.rows.open_tasks() if is_stranded(runtime.rows, task)]:
         try:
-            await host.commit(
-                *task_writes(host, (task_rules.assign(t, "", "lead", host.clock.now()) for t in stranded))
+            await runtime.commit(
+                *task_writes(runtime, (task_rules.assign(t, "", "lead", runtime.clock.now()) for t in stranded))
             )
             return
         except Conflict as lost:
-            await host.refresh(lost.what)
+            await runtime.refresh(lost.what)
 
 
 async def align_tasks(agent: AgentRuntime) -> None:
@@ -137,17 +142,17 @@ async def align_tasks(agent: AgentRuntime) -> None:
 
     Tasks given with the agent's assignment are added; tasks freed by parking are dropped.
     """
-    host = agent.host
-    now = agent.host.clock.now()
+    runtime = agent.runtime
+    now = agent.runtime.clock.now()
     held_before = agent.state.work.tasks
-    holder = host.task_holder(agent.state)
-    held = held_by(host.board.at_stake(), holder)
+    holder = runtime.task_holder(agent.state)
+    held = held_by(runtime.rows.at_stake(), holder)
     writes: list[Write] = []
     for task in held:
-        row = host.board.task(task.id)
+        row = runtime.rows.task(task.id)
         own = task_rules.take_up(task, holder)
         if row is not None and own != task:
-            writes.append(Put(task_key(host.session, task.id), own.encode(), expected=row[1]))
+            writes.append(Put(task_key(runtime.session, task.id), own.encode(), expected=row[1]))
     events = [ev.TaskHeld(at=now, task=task.id, subject=task.subject) for task in held if task.id not in held_before]
     gone = sorted(held_before.keys() - {task.id for task in held})
     events += [ev.TaskHeld(at=now, task=task_id, subject=held_before[task_id], held=False) for task_id in gone]
@@ -156,7 +161,7 @@ async def align_tasks(agent: AgentRuntime) -> None:
     try:
         await agent.record(*events, writes=writes)
     except Conflict as lost:  # a task was changed at this moment: read again
-        await host.refresh(lost.what)
+        await runtime.refresh(lost.what)
         await align_tasks(agent)
 
 
@@ -165,33 +170,36 @@ async def claim_task(agent: AgentRuntime, step: st.ClaimTask) -> None:
 
     Mail comes before the board: while mail is on its way to the agent, it does not count as idle.
     """
-    host = agent.host
+    runtime = agent.runtime
     state = agent.state
-    now = host.clock.now()
-    session = host.session
+    now = runtime.clock.now()
+    session = runtime.session
     # The store is asked, because mail of another process may not have been received yet.
-    if await host.ports.store.last(mailbox(session, agent.name, state.identity.incarnation)) > state.inbox.position:
+    if (
+        await runtime.services.store.last(mailbox(session, agent.name, state.identity.incarnation))
+        > state.inbox.position
+    ):
         await agent.begin(st.Wait(None, "mail"))
         return
     try:
-        task, write = claimed_task(session, host.board, step.task, holder=host.task_holder(state), now=now)
+        task, write = claimed_task(session, runtime.rows, step.task, holder=runtime.task_holder(state), now=now)
         envelope = _task_envelope(agent, task, now)
         held = ev.TaskHeld(at=now, task=task.id, subject=task.subject)
         await agent.record(held, writes=[write, sending(session, envelope)])
     except (Conflict, ToolRefused):
-        await host.refresh(task_key(session, step.task))
+        await runtime.refresh(task_key(session, step.task))
 
 
 async def release_tasks(agent: AgentRuntime, step: st.ReleaseTasks) -> None:
     """Release tasks that the board reassigned to another agent."""
     subjects = agent.state.work.tasks
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     gone = [ev.TaskHeld(at=now, task=task_id, subject=subjects.get(task_id, ""), held=False) for task_id in step.tasks]
     await agent.note(*gone, unless=lambda state: not set(step.tasks) <= state.work.tasks.keys())
 
 
 def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
-    details = owner_words(task, by_id(agent.host.board.tasks()))
+    details = owner_words(task, by_id(agent.runtime.rows.tasks()))
     text = f"You claimed {task.id} from the board: {task.subject}" + (f"\n{details}" if details else "")
     return Envelope(
         id=claim_envelope_id(task.id, task.attempts, agent.name),
@@ -209,10 +217,10 @@ def _task_envelope(agent: AgentRuntime, task: Task, now: float) -> Envelope:
 class TaskOffers:
     """Ready tasks of a hosted session, and the agent woken for each. `living`: the agents that live here."""
 
-    def __init__(self, host: SessionRuntime, living: Callable[[], Iterable[AgentRuntime]]) -> None:
-        self._host = host
+    def __init__(self, runtime: SessionRuntime, living: Callable[[], Iterable[AgentRuntime]]) -> None:
+        self._runtime = runtime
         self._living = living
-        self._offered = host.offered_tasks
+        self._offered = runtime.offered_tasks
 
     def handle_task(self, task: str) -> None:
         """Handle a changed task: its owner checks whether it still owns it, and ready tasks are offered."""
@@ -224,18 +232,18 @@ class TaskOffers:
     def offer_tasks(self) -> None:
         """Wake the agents for the ready tasks."""
         idle = {agent.name: agent for agent in self._living() if agent.state.identity.spec and agent.state.turn is None}
-        if self._host.ports.script is not None:  # a replay: each agent claims its recorded tasks
+        if self._runtime.services.script is not None:  # a replay: each agent claims its recorded tasks
             for agent in idle.values():
                 agent.wake()
             return
-        board = self._host.board.at_stake()
+        rows = self._runtime.rows.at_stake()
         stale = [
-            name for name, task in self._offered.items() if not self._is_offer_open(idle.get(name), board.get(task))
+            name for name, task in self._offered.items() if not self._is_offer_open(idle.get(name), rows.get(task))
         ]
         for name in stale:
             del self._offered[name]
         others = (agent for name, agent in idle.items() if name not in self._offered)
-        self._offered |= offers(board, self._idle_holders(others), list(self._offered.values()))
+        self._offered |= offers(rows, self._idle_holders(others), list(self._offered.values()))
         for name in list(self._offered):
             idle[name].wake()
 
@@ -251,7 +259,7 @@ class TaskOffers:
 
     def _idle_holders(self, idle: Iterable[AgentRuntime]) -> Iterable[Holder]:
         """Yield idle agents one by one, so that no more agents of a large team are examined than there are tasks."""
-        return (self._host.task_holder(agent.state) for agent in idle if self._would_claim(agent))
+        return (self._runtime.task_holder(agent.state) for agent in idle if self._would_claim(agent))
 
     def _would_claim(self, agent: AgentRuntime) -> bool:
-        return self._host.claimable_task(agent.state) is not None
+        return self._runtime.claimable_task(agent.state) is not None

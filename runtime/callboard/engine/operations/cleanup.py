@@ -18,64 +18,64 @@ from callboard.ports.store import Put, Write
 from callboard.types.records import AgentRow, Cause, Envelope, Request, Task
 
 
-def release_all(host: SessionRuntime, row: AgentRow, note: str) -> list[Write]:
+def release_all(runtime: SessionRuntime, row: AgentRow, note: str) -> list[Write]:
     """Return the writes that release everything of an ended life.
 
     An ended life releases its tasks and reservations, its requests, and its subagents.
     """
     return [
-        *tasks_freed(host, Holder(row.name, row.incarnation), note),
-        *free_reserved_tasks(host, row.name),
-        *requests_withdrawn(host, row.name, note),
-        *children_stopped(host, row.name, note),
+        *tasks_freed(runtime, Holder(row.name, row.incarnation), note),
+        *free_reserved_tasks(runtime, row.name),
+        *requests_withdrawn(runtime, row.name, note),
+        *children_stopped(runtime, row.name, note),
     ]
 
 
-def tasks_freed(host: SessionRuntime, holder: Holder, note: str) -> list[Write]:
+def tasks_freed(runtime: SessionRuntime, holder: Holder, note: str) -> list[Write]:
     """Return the writes that return this life's tasks to the board. A task that was tried three times has failed."""
-    return task_writes(host, returned_tasks(host, holder, note))
+    return task_writes(runtime, returned_tasks(runtime, holder, note))
 
 
-def returned_tasks(host: SessionRuntime, holder: Holder, note: str) -> list[Task]:
+def returned_tasks(runtime: SessionRuntime, holder: Holder, note: str) -> list[Task]:
     """Return the tasks of this life as they are after their return to the board."""
-    now = host.clock.now()
-    return [task_rules.give_back(task, now, note) for task in host.board.open_tasks() if holder.holds(task)]
+    now = runtime.clock.now()
+    return [task_rules.give_back(task, now, note) for task in runtime.rows.open_tasks() if holder.holds(task)]
 
 
-def free_reserved_tasks(host: SessionRuntime, name: str) -> list[Write]:
+def free_reserved_tasks(runtime: SessionRuntime, name: str) -> list[Write]:
     """Return the writes that let any agent claim the tasks reserved for an agent that no longer exists."""
-    reserved = [task for task in host.board.open_tasks() if task.reserved_for == name and task.status == "pending"]
-    return task_writes(host, (task_rules.assign(task, "", "lead", host.clock.now()) for task in reserved))
+    reserved = [task for task in runtime.rows.open_tasks() if task.reserved_for == name and task.status == "pending"]
+    return task_writes(runtime, (task_rules.assign(task, "", "lead", runtime.clock.now()) for task in reserved))
 
 
-def task_writes(host: SessionRuntime, tasks: Iterable[Task]) -> list[Write]:
+def task_writes(runtime: SessionRuntime, tasks: Iterable[Task]) -> list[Write]:
     """Return the writes of changed tasks, each with the revision known to this process."""
     writes: list[Write] = []
     for task in tasks:
-        row = host.board.task(task.id)
+        row = runtime.rows.task(task.id)
         assert row is not None, "a task of the board has a row"
-        writes.append(Put(task_key(host.session, task.id), task.encode(), expected=row[1]))
+        writes.append(Put(task_key(runtime.session, task.id), task.encode(), expected=row[1]))
     return writes
 
 
-def requests_withdrawn(host: SessionRuntime, name: str, reason: str, keep: Collection[str] = ()) -> list[Write]:
+def requests_withdrawn(runtime: SessionRuntime, name: str, reason: str, keep: Collection[str] = ()) -> list[Write]:
     """Return the writes that withdraw this agent's unanswered requests, except the kinds to keep."""
-    own = [request for request in host.board.pending_requests() if request.asked_by == name]
+    own = [request for request in runtime.rows.pending_requests() if request.asked_by == name]
     pending = [request.id for request in own if request.kind not in keep]
-    return [write for request_id in pending for write in request_withdrawn(host, request_id, reason)]
+    return [write for request_id in pending for write in request_withdrawn(runtime, request_id, reason)]
 
 
-def request_withdrawn(host: SessionRuntime, request_id: str, reason: str) -> list[Write]:
+def request_withdrawn(runtime: SessionRuntime, request_id: str, reason: str) -> list[Write]:
     """Return the write that withdraws one request; none if it is unknown or decided."""
-    row = host.board.request(request_id)
-    taken_back = request_rules.withdraw(row[0], "runtime", reason, host.clock.now()) if row else None
+    row = runtime.rows.request(request_id)
+    taken_back = request_rules.withdraw(row[0], "runtime", reason, runtime.clock.now()) if row else None
     if row is None or not isinstance(taken_back, Request):
         return []
-    return [Put(request_key(host.session, request_id), taken_back.encode(), expected=row[1])]
+    return [Put(request_key(runtime.session, request_id), taken_back.encode(), expected=row[1])]
 
 
 def children_stopped(
-    host: SessionRuntime, parent: str, reason: str, call: str = "", *, keep: Collection[str] = ()
+    runtime: SessionRuntime, parent: str, reason: str, call: str = "", *, keep: Collection[str] = ()
 ) -> list[Write]:
     """Return the writes that stop the living subagents of an agent, because nothing waits for their results.
 
@@ -83,15 +83,15 @@ def children_stopped(
     """
     children = [
         row.name
-        for row in host.board.children(parent)
+        for row in runtime.rows.children(parent)
         if row.kind == "subagent" and (not call or row.name.endswith(subagent_suffix(call)))
     ]
-    return [write for name in children if name not in keep for write in child_stopped(host, name, reason)]
+    return [write for name in children if name not in keep for write in child_stopped(runtime, name, reason)]
 
 
-def child_stopped(host: SessionRuntime, name: str, reason: str) -> list[Write]:
+def child_stopped(runtime: SessionRuntime, name: str, reason: str) -> list[Write]:
     """Return the write that stops a subagent; none if it has ended. A second one changes nothing."""
-    match = host.board.agent(name)
+    match = runtime.rows.agent(name)
     if match is None or match[0].life in ("stopped", "crashed"):
         return []
     envelope = Envelope(
@@ -103,19 +103,19 @@ def child_stopped(host: SessionRuntime, name: str, reason: str) -> list[Write]:
         content=reason,
         cause="tool",
         metadata={"action": "stop"},
-        sent_at=host.clock.now(),
+        sent_at=runtime.clock.now(),
     )
-    return [sending(host.session, envelope)]
+    return [sending(runtime.session, envelope)]
 
 
 def notify_lead(
-    host: SessionRuntime, row: AgentRow, text: str, *, status: str, at: float, cause: Cause = "tool"
+    runtime: SessionRuntime, row: AgentRow, text: str, *, status: str, at: float, cause: Cause = "tool"
 ) -> list[Write]:
     """Return the writes that inform the lead that a teammate no longer continues; none for other agents.
 
     `status`: `crashed` or `stopped`. `at` (Unix seconds) distinguishes two such ends of one life.
     """
-    lead = host.board.agent("lead")
+    lead = runtime.rows.agent("lead")
     if row.kind != "teammate" or lead is None:
         return []
     envelope = Envelope(
@@ -130,4 +130,4 @@ def notify_lead(
         cause=cause,
         sent_at=at,
     )
-    return [sending(host.session, envelope)]
+    return [sending(runtime.session, envelope)]

@@ -30,11 +30,11 @@ async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> Elici
     wait = agent.state.me.ask_deadline
     if wait == 0:
         return ElicitationAnswer("decline")
-    now = agent.host.clock.now()
-    host = agent.host
+    now = agent.runtime.clock.now()
+    runtime = agent.runtime
     request = open_request(
         Request(
-            id=_new_id(host, call),
+            id=_new_id(runtime, call),
             kind="question",
             asked_by=agent.name,
             incarnation=state.identity.incarnation,
@@ -48,18 +48,18 @@ async def elicit(agent: AgentRuntime, call: str, question: Elicitation) -> Elici
         )
     )
     try:
-        await host.commit(Put(request_key(host.session, request.id), request.encode(), expected=0))
+        await runtime.commit(Put(request_key(runtime.session, request.id), request.encode(), expected=0))
         return await _answered(agent, request.id)
     except Conflict:
         return ElicitationAnswer("decline")
     finally:
         # The call has ended, so the question is withdrawn (test_an_interrupt_takes_the_question_back).
         with anyio.CancelScope(shield=True):
-            await _withdraw(host, request.id)
+            await _withdraw(runtime, request.id)
 
 
 async def _answered(agent: AgentRuntime, request_id: str) -> ElicitationAnswer:
-    while (match := agent.host.board.request(request_id)) is not None and match[0].status == "pending":
+    while (match := agent.runtime.rows.request(request_id)) is not None and match[0].status == "pending":
         await agent.change()
     if match is None or match[0].status != "answered":
         return ElicitationAnswer("cancel")
@@ -73,39 +73,39 @@ async def ask(agent: AgentRuntime, question: Request) -> str | None:
 
     A question that an earlier process has put is not put again.
     """
-    host = agent.host
+    runtime = agent.runtime
     question = open_request(question)
     try:
-        if host.board.request(question.id) is None:
-            await host.commit(Put(request_key(host.session, question.id), question.encode(), expected=0))
-        while (match := host.board.request(question.id)) is not None and match[0].status == "pending":
+        if runtime.rows.request(question.id) is None:
+            await runtime.commit(Put(request_key(runtime.session, question.id), question.encode(), expected=0))
+        while (match := runtime.rows.request(question.id)) is not None and match[0].status == "pending":
             await agent.change()
     finally:
         with anyio.CancelScope(shield=True):
-            await _withdraw(host, question.id)
+            await _withdraw(runtime, question.id)
     return match[0].reason if match is not None and match[0].status == "answered" else None
 
 
-async def _withdraw(host: SessionRuntime, request_id: str) -> None:
+async def _withdraw(runtime: SessionRuntime, request_id: str) -> None:
     """Withdraw a question that nothing waits for."""
-    while writes := request_withdrawn(host, request_id, _GONE):
+    while writes := request_withdrawn(runtime, request_id, _GONE):
         try:
-            await host.commit(*writes)
+            await runtime.commit(*writes)
         except Conflict as lost:
-            await host.refresh(lost.what)
+            await runtime.refresh(lost.what)
 
 
-async def take_back_orphans(host: SessionRuntime, name: str) -> None:
+async def take_back_orphans(runtime: SessionRuntime, name: str) -> None:
     """Withdraw questions of servers whose calls died with their process."""
-    own = [request for request in host.board.requests() if request.asked_by == name and request.status == "pending"]
+    own = [request for request in runtime.rows.requests() if request.asked_by == name and request.status == "pending"]
     for request in own:
         if question_in(request) is not None:
-            await _withdraw(host, request.id)
+            await _withdraw(runtime, request.id)
 
 
-def _new_id(host: SessionRuntime, call: str) -> str:
+def _new_id(runtime: SessionRuntime, call: str) -> str:
     """Return a new request id, because a call may ask several times."""
     number = 0
-    while host.board.request(request_id := short_id("req", call, "elicit", number)) is not None:
+    while runtime.rows.request(request_id := short_id("req", call, "elicit", number)) is not None:
         number += 1
     return request_id

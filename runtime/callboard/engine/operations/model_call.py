@@ -50,10 +50,10 @@ async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
     if await _limits_of_others(agent, step.model):
         return  # `decide` runs again with the limits that another agent learned
     worst = Amount(step.reserved_tokens, step.reserved_usd, 1)
-    if step.reserved_tokens and agent.host.budgets.reserve(agent.state, worst):
+    if step.reserved_tokens and agent.runtime.budgets.reserve(agent.state, worst):
         return  # another agent was faster: `decide` sees its reservation
     called = ev.ModelCalled(
-        at=agent.host.clock.now(),
+        at=agent.runtime.clock.now(),
         ordinal=step.ordinal,
         attempt=step.attempt,
         model=step.model,
@@ -70,9 +70,9 @@ async def ask_model(agent: AgentRuntime, step: st.AskModel) -> None:
 
 async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
     """Record limits that the service stated, and inform the other agents with the same key."""
-    stated = agent.host.key_limiter.stated.get(step.model, (None, None))
-    agent.host.key_limiter.stated[step.model] = (step.max_output or stated[0], step.window or stated[1])
-    now = agent.host.clock.now()
+    stated = agent.runtime.key_limiter.stated.get(step.model, (None, None))
+    agent.runtime.key_limiter.stated[step.model] = (step.max_output or stated[0], step.window or stated[1])
+    now = agent.runtime.clock.now()
     await agent.record(
         ev.LimitsLearned(at=now, model=step.model, max_output=step.max_output, window=step.window, why=step.why)
     )
@@ -80,7 +80,7 @@ async def learn_limits(agent: AgentRuntime, step: st.LearnLimits) -> None:
 
 async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
     """Adopt limits that the service stated to another agent, if they are lower than the known ones."""
-    stated = agent.host.key_limiter.stated.get(model)
+    stated = agent.runtime.key_limiter.stated.get(model)
     if stated is None:
         return False
     output, window = stated
@@ -89,7 +89,7 @@ async def _limits_of_others(agent: AgentRuntime, model: str) -> bool:
     smaller = window if window is not None and window < limits.window else None
     if lower is None and smaller is None:
         return False
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     await agent.record(ev.LimitsLearned(at=now, model=model, max_output=lower, window=smaller))
     return True
 
@@ -99,11 +99,11 @@ async def reach_budget(agent: AgentRuntime, step: st.ReachBudget) -> None:
 
     A schedule pauses when its own budget is used up.
     """
-    event = reached(step, agent.host.clock.now(), winds_down=step.winds_down)
+    event = reached(step, agent.runtime.clock.now(), winds_down=step.winds_down)
     try:
-        await agent.record(event, writes=pause_for(agent.host, step))
+        await agent.record(event, writes=pause_for(agent.runtime, step))
     except Conflict as lost:  # a user has changed the schedule: `decide` sees the new row
-        await agent.host.refresh(lost.what)
+        await agent.runtime.refresh(lost.what)
 
 
 async def lose_call(agent: AgentRuntime, step: st.LoseCall) -> None:
@@ -141,7 +141,7 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
             streaming.deltas.append(delta)
         agent.stream(delta, streaming)
 
-    agent.host.replies[agent.name] = streaming
+    agent.runtime.replies[agent.name] = streaming
     try:
         reply = await complete(agent, await _request(agent, step), on_delta)
     except CallFault as failed:
@@ -153,24 +153,24 @@ async def _turn_call(agent: AgentRuntime, step: st.AskModel) -> None:
         # again (test_a_call_whose_process_died_is_made_again_and_says_that_the_first_may_be_billed).
         if agent.is_cancelled(MODEL):  # interrupted by a rule, not by the end of the process
             text = "".join(delta.text for delta in streaming.deltas if delta.kind == "text")
-            interrupted = ev.ReplyInterrupted(at=agent.host.clock.now(), ordinal=call.ordinal, text=text)
+            interrupted = ev.ReplyInterrupted(at=agent.runtime.clock.now(), ordinal=call.ordinal, text=text)
             await agent.record(interrupted, unless=lambda state: state.model.call != call)
         raise
     else:
         await _take_reply(agent, call, reply)
     finally:
-        if agent.host.replies.get(agent.name) is streaming:
-            del agent.host.replies[agent.name]
+        if agent.runtime.replies.get(agent.name) is streaming:
+            del agent.runtime.replies[agent.name]
 
 
 async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta) -> Reply:
     """Make one call, as the rate limits allow. Raises `CallFault`."""
     prefix = agent.watch.prefix(request, agent.state.me)
     priority = priority_of(agent.state, request)
-    agent.mark_call_urgent = partial(agent.host.key_limiter.mark_urgent, priority)
-    async with agent.host.key_limiter.slot(priority, prefix) as call:
+    agent.mark_call_urgent = partial(agent.runtime.key_limiter.mark_urgent, priority)
+    async with agent.runtime.key_limiter.slot(priority, prefix) as call:
         if call.delay > JOURNALLED_WAIT:
-            now = agent.host.clock.now()
+            now = agent.runtime.clock.now()
             await agent.note(ev.CallHeld(at=now, ordinal=request.ordinal, seconds=call.delay, why=call.reason))
 
         def handle_delta(delta: Delta) -> None:
@@ -183,7 +183,9 @@ async def complete(agent: AgentRuntime, request: ModelRequest, on_delta: OnDelta
         # (test_a_stalled_lead_is_told_to_the_person_and_a_model_call_has_its_time_from_its_sending_on).
         agent.mark_started(operation)
         try:
-            reply = await agent.host.ports.model.complete(replace(request, on_head=call.apply_headers), handle_delta)
+            reply = await agent.runtime.services.model.complete(
+                replace(request, on_head=call.apply_headers), handle_delta
+            )
         finally:
             agent.since.pop(operation, None)
         call.set_usage(reply.usage)
@@ -211,7 +213,7 @@ async def _request(agent: AgentRuntime, step: st.AskModel) -> ModelRequest:
         first_byte_timeout=state.me.first_byte,
         idle_timeout=state.me.idle,
         total_timeout=state.me.total,
-        events=agent.host.audience.wants("event"),
+        events=agent.runtime.audience.wants("event"),
     )
 
 
@@ -264,7 +266,7 @@ def _first_of_loop(messages: Sequence[ViewMessage], reader: str) -> tuple[ViewBl
 async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -> None:
     """Handle a complete reply: keep it, ask again with a higher output limit, or treat the prompt as too long."""
     state = agent.state
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     usage = priced(reply.usage, state.me.limits_of(call.model))
     if is_too_long(reply.stop_reason):
         full = "the context window is full"
@@ -306,7 +308,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         calls=_calls(agent, call.ordinal, blocks, reply.bad_inputs),
         usage=usage,
         message_id=reply.message_id,
-        draw=agent.host.ports.dice.draw(),
+        draw=agent.runtime.services.dice.draw(),
         cut_call=reply.cut_call[0] if reply.cut_call else "",
         trimmed="\n" if reply.cut_call else trimmed if stop == "max_tokens" else "",
     )
@@ -392,13 +394,13 @@ def call_failed(agent: AgentRuntime, call: ev.ModelCalled, fault: Fault) -> ev.C
     if fault.usage is not None:
         fault = fault.model_copy(update={"usage": priced(fault.usage, agent.state.me.limits_of(call.model))})
     return ev.CallFailed(
-        at=agent.host.clock.now(),
+        at=agent.runtime.clock.now(),
         ordinal=call.ordinal,
         attempt=call.attempt,
         model=call.model,
         purpose=call.purpose,
         fault=fault,
-        draw=agent.host.ports.dice.draw(),
+        draw=agent.runtime.services.dice.draw(),
     )
 
 
@@ -414,7 +416,7 @@ async def count_tokens(agent: AgentRuntime, step: st.CountTokens) -> None:
 async def _count(agent: AgentRuntime, step: st.CountTokens) -> None:
     counted = agent.state.context.conversation
     tokens, reason, later = await _count_answer(agent, await _count_request(agent))
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     until = max(now + TEST_INTERVAL, _parked_until(agent)) if later else None
     event = ev.TokensCounted(at=now, revision=step.revision, tokens=tokens, why=reason, until=until)
     await agent.record(event, unless=lambda state: tokens is not None and state.context.conversation != counted)
@@ -422,14 +424,14 @@ async def _count(agent: AgentRuntime, step: st.CountTokens) -> None:
 
 async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int | None, str, bool]:
     """Return the count; or None, the reason, and True if it may be available later."""
-    if _parked_until(agent) > agent.host.clock.now() + LONGEST_COUNT:
+    if _parked_until(agent) > agent.runtime.clock.now() + LONGEST_COUNT:
         return None, "counts of tokens are parked", True
     sent = False
     with anyio.move_on_after(LONGEST_COUNT):
         try:
-            async with agent.host.key_limiter.count_slot(priority_of(agent.state, request)):
+            async with agent.runtime.key_limiter.count_slot(priority_of(agent.state, request)):
                 sent = True
-                return await agent.host.ports.model.count(request), "", False
+                return await agent.runtime.services.model.count(request), "", False
         except CannotCount as no:
             return None, str(no), may_later(no.fault)
         except CallFault as refused:
@@ -439,7 +441,7 @@ async def _count_answer(agent: AgentRuntime, request: ModelRequest) -> tuple[int
 
 def _parked_until(agent: AgentRuntime) -> float:
     """Return the time until which counts of the current model are parked."""
-    return agent.host.key_limiter.parked_until(
+    return agent.runtime.key_limiter.parked_until(
         count_limiter_name(model_in_use(agent.state.model.recovery, agent.state.me))
     )
 

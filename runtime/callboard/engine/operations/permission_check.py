@@ -74,12 +74,12 @@ async def check_permissions(agent: AgentRuntime, step: st.CheckPermissions, runn
     hook runs in the same operation, because each further decision of the loop costs as much as the read. If it needs no
     wait either, it needs no operation. Other calls are decided at once.
     """
-    hooks = agent.host.ports.hooks
+    hooks = agent.runtime.services.hooks
     has_hooks = hooks.has("PreToolUse") or hooks.has("PermissionRequest")
     running = len(agent.operations)
     for call_id in step.calls:
         proposed = find_call(agent.state, call_id)
-        tool = agent.host.ports.tools.get(proposed.call.name) if proposed else None
+        tool = agent.runtime.services.tools.get(proposed.call.name) if proposed else None
         if has_hooks or (tool is not None and tool.spec.effect != "read" and tool.spec.concurrency != "shared"):
             agent.start(Operation("judge", call_id), partial(_check_call, agent, call_id))
         elif tool is not None and (run_at_once := runner.immediate_runner(agent, tool)) is not None:
@@ -116,11 +116,13 @@ async def _check_call(agent: AgentRuntime, call_id: str, run_at_once: ImmediateR
     context = ()
     hook_verdict = None
     fault = call_fault(agent, call)
-    if fault is None and agent.host.ports.hooks.has("PreToolUse"):
-        verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
+    if fault is None and agent.runtime.services.hooks.has("PreToolUse"):
+        verdict = await agent.runtime.services.hooks.pre_tool_use(
+            hk.PreToolUse(call, caller(agent.runtime, agent.state))
+        )
         context = verdict.context
         hook_verdict = verdict
-        notice(agent.host, agent.name, verdict.notices)
+        notice(agent.runtime, agent.name, verdict.notices)
         if verdict.decision == "deny" or verdict.halt:
             await _refuse(agent, call_id, by=verdict.by, reason=verdict.why or verdict.halt, context=verdict.context)
             await _halt(agent, verdict.by, verdict.halt)
@@ -184,7 +186,7 @@ async def _act_on_decision(agent: AgentRuntime, check: PermissionCheck, run_at_o
             await _halt(agent, decision.rule, check.halt)
         case "allow":
             judged = ev.CallJudged(
-                at=agent.host.clock.now(),
+                at=agent.runtime.clock.now(),
                 call=call.id,
                 verdict="allow",
                 by=decision.rule,
@@ -208,7 +210,7 @@ async def _refuse(
 async def _deny(
     agent: AgentRuntime, call_id: str, *, reason: str, by: str, context: tuple[str, ...] = (), mode: str = ""
 ) -> None:
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     mode = mode or agent.state.me.permission_mode
     denied = ev.CallJudged(at=now, call=call_id, verdict="deny", by=by, why=reason, context=context, mode=mode)
     await agent.note(denied, unless=left_stage(call_id, "proposed"))
@@ -216,7 +218,7 @@ async def _deny(
 
 async def _halt(agent: AgentRuntime, by: str, reason: str) -> None:
     if reason:
-        await agent.record(ev.Interrupted(at=agent.host.clock.now(), by=by))
+        await agent.record(ev.Interrupted(at=agent.runtime.clock.now(), by=by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +244,11 @@ class PermissionCheck:
 
 def call_fault(agent: AgentRuntime, call: ToolCall) -> str | None:
     """Return the reason why the call is impossible: an unknown tool, or an invalid input; None if it is possible."""
-    host = agent.host
+    runtime = agent.runtime
     me = agent.state.me
-    tools = host.ports.tools
-    if not has_tool(host, me, call.name):
-        return f"There is no tool `{call.name}` for you.{near(call.name, tool_names(host, me))}"
+    tools = runtime.services.tools
+    if not has_tool(runtime, me, call.name):
+        return f"There is no tool `{call.name}` for you.{near(call.name, tool_names(runtime, me))}"
     if call.bad_input is not None:
         return f"The input of {call.name} cannot be used: {call.bad_input}. Send the call again."
     if too_deep(call.input):  # a hook or a user may have given it
@@ -260,7 +262,7 @@ async def rule_decision(
     agent: AgentRuntime, call: ToolCall, *hook_verdicts: hk.PreVerdict | None
 ) -> PermissionDecision:
     """Decide on a call by the rules, the mode, the session rules, and the hooks that allow it."""
-    return await agent.host.ports.judge.judge(permission_query(agent.host, agent.state, call, *hook_verdicts))
+    return await agent.runtime.services.judge.judge(permission_query(agent.runtime, agent.state, call, *hook_verdicts))
 
 
 def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDecision, gate: PlanGate) -> str | None:
@@ -268,7 +270,7 @@ def refused_by_gate(agent: AgentRuntime, call: ToolCall, decision: PermissionDec
 
     The gate also lets a call pass that no plan can ever allow.
     """
-    reads = agent.host.ports.tools[call.name].spec.effect == "read" or decision.reads_only
+    reads = agent.runtime.services.tools[call.name].spec.effect == "read" or decision.reads_only
     denied_by = decision.rule if decision.decision == "deny" else ""
     return gate_refusal(gate, call.name, reads_only=reads, denied_by=denied_by)
 
@@ -284,7 +286,7 @@ async def always_rules(agent: AgentRuntime, check: PermissionCheck) -> tuple[str
     decision = check.decision
     if decision.person_only or check.by_hook or decision.rule.startswith("check, "):
         return ()
-    return await agent.host.ports.judge.always(permission_query(agent.host, agent.state, check.call))
+    return await agent.runtime.services.judge.always(permission_query(agent.runtime, agent.state, check.call))
 
 
 async def with_hook_answer(agent: AgentRuntime, check: PermissionCheck, always: tuple[str, ...]) -> PermissionCheck:
@@ -292,15 +294,15 @@ async def with_hook_answer(agent: AgentRuntime, check: PermissionCheck, always: 
 
     A denial counts. An approval has the effect of an allow rule for the input that the hooks saw.
     """
-    hooks = agent.host.ports.hooks
+    hooks = agent.runtime.services.hooks
     decision = check.decision
     if decision.person_only or not hooks.has("PermissionRequest"):
         return check
     event = hk.PermissionRequest(
-        check.call, decision.rule, decision.why, suggestions_of(always), caller(agent.host, agent.state)
+        check.call, decision.rule, decision.why, suggestions_of(always), caller(agent.runtime, agent.state)
     )
     verdict = await hooks.permission_request(event)
-    notice(agent.host, agent.name, verdict.notices)
+    notice(agent.runtime, agent.name, verdict.notices)
     if verdict.decision == "deny" or verdict.halt:
         denial = replace(decision, decision="deny", rule=verdict.by, why=verdict.why or verdict.halt)
         return replace(check, decision=denial, context=(*check.context, *verdict.context), halt=verdict.halt)
@@ -310,7 +312,7 @@ async def with_hook_answer(agent: AgentRuntime, check: PermissionCheck, always: 
     if verdict.input is not None:
         call = with_check(agent, call.model_copy(update={"input": verdict.input}))
     if (wrong := call_fault(agent, call)) is not None:
-        notice(agent.host, agent.name, (f"{verdict.by}: {wrong}",))
+        notice(agent.runtime, agent.name, (f"{verdict.by}: {wrong}",))
         return check
     hooked_call = call.model_copy(update={"id": f"{call.id}.hooked"})  # a recording keeps both decisions
     by_hooks = await judge_with_check(agent, hooked_call, await rule_decision(agent, hooked_call, verdict))
@@ -345,7 +347,7 @@ async def edited_by_person(agent: AgentRuntime, call: ToolCall, tool_input: Json
 
 async def with_preview(agent: AgentRuntime, check: PermissionCheck) -> PermissionCheck | str:
     """Return the call with a preview of its change for the question, or the reason why it would be refused anyway."""
-    tool = agent.host.ports.tools[check.call.name]
+    tool = agent.runtime.services.tools[check.call.name]
     if not isinstance(tool, Previews):
         return check
     try:
@@ -359,7 +361,7 @@ async def with_preview(agent: AgentRuntime, check: PermissionCheck) -> Permissio
 async def ask_person(agent: AgentRuntime, check: PermissionCheck, always: tuple[str, ...]) -> None:
     """Create one durable request. If no one can answer, its deadline is now and the answer is a denial."""
     state = agent.state
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     call = check.call
     decision = check.decision
     deadline = state.me.ask_deadline
@@ -372,7 +374,7 @@ async def ask_person(agent: AgentRuntime, check: PermissionCheck, always: tuple[
         "rule": decision.rule,
         "why": reason,
         "call_id": call.id,
-        "folder": str(agent.host.ports.archive.folders(state.me).root),
+        "folder": str(agent.runtime.services.archive.folders(state.me).root),
         "agent_type": state.me.agent_type,
         "mode": state.me.permission_mode,
         "always": list(always),
@@ -408,7 +410,7 @@ async def ask_person(agent: AgentRuntime, check: PermissionCheck, always: tuple[
         level=decision.level,
         grants=decision.grants,
     )
-    put = Put(request_key(agent.host.session, request.id), request.encode(), expected=0)
+    put = Put(request_key(agent.runtime.session, request.id), request.encode(), expected=0)
     await agent.record(needed, writes=[put], unless=decision_is_void(call.id, check.gate))
 
 
@@ -419,7 +421,7 @@ def _new_id(agent: AgentRuntime, call: str) -> str:
     """
     number = 0
     request_id = short_id("req", call)
-    while agent.host.board.request(request_id) is not None:
+    while agent.runtime.rows.request(request_id) is not None:
         number += 1
         request_id = short_id("req", call, number)
     return request_id
@@ -458,16 +460,16 @@ async def _record_answer(
 
     If the approval is void, the request's history says so. After a lost race `decide` asks again.
     """
-    row = agent.host.board.request(request.id)
+    row = agent.runtime.rows.request(request.id)
     writes = list[Write]()
     if event.void and row is not None:
         changed = with_refusal(row[0], "runtime", AnswerRefusal("void", event.void), event.at)
         if changed is not None:
-            writes.append(Put(request_key(agent.host.session, request.id), changed.encode(), expected=row[1]))
+            writes.append(Put(request_key(agent.runtime.session, request.id), changed.encode(), expected=row[1]))
     try:
         await agent.record(event, writes=writes, unless=unless)
     except Conflict as lost:
-        await agent.host.refresh(lost.what)
+        await agent.runtime.refresh(lost.what)
 
 
 async def _take_approval(agent: AgentRuntime, request: Request) -> None:
@@ -497,8 +499,8 @@ def _is_plan_settled(request_id: str, state: AgentState) -> bool:
 def _author_situation(agent: AgentRuntime, commit: str = "", digest: str = "") -> AuthorSituation:
     state = agent.state
     voids_moved = state.me.plan_moved_base == "void"
-    folder = str(agent.host.ports.archive.folders(state.me).root)
-    return AuthorSituation(agent.host.clock.now(), tuple(state.work.tasks), commit, voids_moved, folder, digest)
+    folder = str(agent.runtime.services.archive.folders(state.me).root)
+    return AuthorSituation(agent.runtime.clock.now(), tuple(state.work.tasks), commit, voids_moved, folder, digest)
 
 
 _COMPLETE = "complete_task"
@@ -513,7 +515,7 @@ def with_check(agent: AgentRuntime, call: ToolCall) -> ToolCall:
     """
     if call.name != _COMPLETE or call.bad_input is not None:
         return call
-    row = agent.host.board.task(str(call.input.get("task_id", "")))
+    row = agent.runtime.rows.task(str(call.input.get("task_id", "")))
     tool_input = {name: value for name, value in call.input.items() if name != "check"}
     if row is not None and row[0].check:
         tool_input["check"] = row[0].check
@@ -543,7 +545,7 @@ async def losses_text(agent: AgentRuntime, call: ToolCall) -> str:
 
     Only this work may be lost: work that is added later is kept. Empty for any other call.
     """
-    keeper = agent.host.ports.worktrees
+    keeper = agent.runtime.services.worktrees
     name = str(call.input.get("name", ""))
     if keeper is None or not person_only_reason(call.name, call.input):
         return ""
@@ -554,23 +556,23 @@ async def losses_text(agent: AgentRuntime, call: ToolCall) -> str:
 
 
 async def _judge_check_command(agent: AgentRuntime, call: ToolCall, command: str) -> PermissionDecision:
-    ports = agent.host.ports
-    if "bash" not in ports.tools or "bash" not in in_this_turn(agent.host, agent.state).tools:
+    services = agent.runtime.services
+    if "bash" not in services.tools or "bash" not in in_this_turn(agent.runtime, agent.state).tools:
         return PermissionDecision("deny", "tools", "it is a command, and you have no bash: release the task")
     shell = ToolCall(id=f"{call.id}.check", use_id=call.use_id, name="bash", input={"command": command})
     hook_verdict = None
-    if ports.hooks.has("PreToolUse"):
-        hook_verdict = await ports.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.host, agent.state)))
-        notice(agent.host, agent.name, hook_verdict.notices)
+    if services.hooks.has("PreToolUse"):
+        hook_verdict = await services.hooks.pre_tool_use(hk.PreToolUse(shell, caller(agent.runtime, agent.state)))
+        notice(agent.runtime, agent.name, hook_verdict.notices)
         if hook_verdict.decision == "deny" or hook_verdict.halt:
             return PermissionDecision("deny", hook_verdict.by, hook_verdict.why or hook_verdict.halt)
         if hook_verdict.input is not None:
             return PermissionDecision("deny", hook_verdict.by, "a hook would run another command")
-    query = permission_query(agent.host, agent.state, shell, hook_verdict)
-    if call.name == _MERGE and ports.worktrees is not None:  # it runs in the worktree, not in the session's folder
-        worktree = ports.worktrees.path(str(call.input.get("name", "")))
+    query = permission_query(agent.runtime, agent.state, shell, hook_verdict)
+    if call.name == _MERGE and services.worktrees is not None:  # it runs in the worktree, not in the session's folder
+        worktree = services.worktrees.path(str(call.input.get("name", "")))
         query = replace(query, folders=replace(query.folders, root=worktree))
-    decision = await ports.judge.judge(query)
+    decision = await services.judge.judge(query)
     if hook_verdict is not None and hook_verdict.decision == "ask" and decision.decision == "allow":
         return replace(decision, decision="ask", rule=hook_verdict.by, why=hook_verdict.why)
     return decision

@@ -22,28 +22,28 @@ from callboard.types.records import ToolCall
 
 
 def permission_query(
-    host: SessionRuntime, state: AgentState, call: ToolCall, *hook_verdicts: PreVerdict | None
+    runtime: SessionRuntime, state: AgentState, call: ToolCall, *hook_verdicts: PreVerdict | None
 ) -> PermissionQuery:
     """Return the question to the policy about a call that an agent would make now.
 
     `hook_verdicts`: the verdicts of hooks on the call.
     """
-    ports = host.ports
-    me = in_this_turn(host, state)
-    rules = host.board.rules()
+    services = runtime.services
+    me = in_this_turn(runtime, state)
+    rules = runtime.rows.rules()
     life = state.me.name, state.identity.incarnation
     if rules:
-        me = me.model_copy(update={"rules": me.rules.joined(restrictions(rules, *life, now=host.clock.now()))})
+        me = me.model_copy(update={"rules": me.rules.joined(restrictions(rules, *life, now=runtime.clock.now()))})
     return PermissionQuery(
         call=call,
-        tool=ports.tools[call.name].spec,
+        tool=services.tools[call.name].spec,
         spec=me,
-        folders=ports.archive.folders(me),
+        folders=services.archive.folders(me),
         authority=authority_of(state),
-        names=ports.skills.names_of(str(call.input.get("name", ""))) if call.name == "load_skill" else (),
+        names=services.skills.names_of(str(call.input.get("name", ""))) if call.name == "load_skill" else (),
         overrides=(
-            *(active_overrides(rules, *life, authority=authority_of(state), now=host.clock.now()) if rules else ()),
-            *(skill_overrides(host, state, state.turn.overrides) if state.turn and state.turn.overrides else ()),
+            *(active_overrides(rules, *life, authority=authority_of(state), now=runtime.clock.now()) if rules else ()),
+            *(skill_overrides(runtime, state, state.turn.overrides) if state.turn and state.turn.overrides else ()),
             *(
                 AllowOverride(call.name, verdict.by)
                 for verdict in hook_verdicts
@@ -53,7 +53,7 @@ def permission_query(
     )
 
 
-def skill_overrides(host: SessionRuntime, state: AgentState, rules: Sequence[str]) -> tuple[AllowOverride, ...]:
+def skill_overrides(runtime: SessionRuntime, state: AgentState, rules: Sequence[str]) -> tuple[AllowOverride, ...]:
     """Return the allow rules of a skill's `allowed-tools`.
 
     Like session rules, they apply only in turns that users and agents began.
@@ -63,7 +63,7 @@ def skill_overrides(host: SessionRuntime, state: AgentState, rules: Sequence[str
     return tuple(AllowOverride(rule, f"allowed-tools of a skill, {rule}") for rule in rules)
 
 
-def in_this_turn(host: SessionRuntime, state: AgentState) -> AgentSpec:
+def in_this_turn(runtime: SessionRuntime, state: AgentState) -> AgentSpec:
     """Return the agent's spec for this turn.
 
     The spec has the rights of the schedule that began the turn, if any, and lacks the rights that a skill of this turn
@@ -74,7 +74,7 @@ def in_this_turn(host: SessionRuntime, state: AgentState) -> AgentSpec:
     if turn is not None and turn.denies:
         me = with_denies(me, turn.denies)
     schedule = schedule_id(turn.cause) if turn is not None else ""
-    return judged_in_turn(me, host.board.schedule_row(schedule)) if schedule else me
+    return judged_in_turn(me, runtime.rows.schedule_row(schedule)) if schedule else me
 
 
 def with_denies(me: AgentSpec, denies: Sequence[str]) -> AgentSpec:

@@ -40,7 +40,7 @@ async def _compose_again(agent: AgentRuntime) -> None:
     in_use = await _prompt_in_use(agent)
     if lacks_submit_plan(agent.state):
         before = listed_tools(in_use[1]) if in_use is not None else None
-        await _record_prompt(agent, await _compose(agent.host, agent.state.me, before))
+        await _record_prompt(agent, await _compose(agent.runtime, agent.state.me, before))
 
 
 async def set_prompt(agent: AgentRuntime) -> None:
@@ -48,29 +48,31 @@ async def set_prompt(agent: AgentRuntime) -> None:
     parts = None
     in_use = await _prompt_in_use(agent)
     if in_use is not None:  # unchanged if the runtime's own tools are: servers may need time to connect
-        parts = await _compose(agent.host, agent.state.me, listed_tools(in_use[1]))
-        if not agent.host.moved and agent.state.context.tools == await agent.host.ports.store.put_blob(parts.tools):
+        parts = await _compose(agent.runtime, agent.state.me, listed_tools(in_use[1]))
+        if not agent.runtime.moved and agent.state.context.tools == await agent.runtime.services.store.put_blob(
+            parts.tools
+        ):
             return
-    if parts is None or may_reach_servers(agent.host, agent.state.me):
-        parts = await compose_first_prompt(agent.host, agent.state.me)
+    if parts is None or may_reach_servers(agent.runtime, agent.state.me):
+        parts = await compose_first_prompt(agent.runtime, agent.state.me)
     await _record_prompt(agent, parts)
 
 
-async def compose_first_prompt(host: SessionRuntime, me: AgentSpec) -> PromptParts:
+async def compose_first_prompt(runtime: SessionRuntime, me: AgentSpec) -> PromptParts:
     """Compose the prompt of an agent that has none, once the servers are ready."""
-    await wait_for_servers(host)
-    return await _compose(host, me, None)
+    await wait_for_servers(runtime)
+    return await _compose(runtime, me, None)
 
 
-async def store_prompt(host: SessionRuntime, parts: PromptParts) -> PromptSet:
+async def store_prompt(runtime: SessionRuntime, parts: PromptParts) -> PromptSet:
     """Store the parts of a prompt, and return the record that they are in use."""
-    store = host.ports.store
-    in_memory = host.prompt_bytes
+    store = runtime.services.store
+    in_memory = runtime.prompt_bytes
     tools = in_memory.digest_of(parts.tools) or await store.put_blob(parts.tools)
     system = in_memory.digest_of(parts.system) or await store.put_blob(parts.system)
     instructions = None if parts.instructions is None else dict(parts.instructions)
     return PromptSet(
-        at=host.clock.now(),
+        at=runtime.clock.now(),
         system=system,
         tools=tools,
         own_blocks=parts.own_blocks,
@@ -80,7 +82,7 @@ async def store_prompt(host: SessionRuntime, parts: PromptParts) -> PromptSet:
 
 
 async def _record_prompt(agent: AgentRuntime, parts: PromptParts) -> None:
-    prompt = await store_prompt(agent.host, parts)
+    prompt = await store_prompt(agent.runtime, parts)
     if agent.begins_alone:
         await agent.note(prompt)
     else:
@@ -98,10 +100,10 @@ async def _prompt_in_use(agent: AgentRuntime) -> tuple[bytes, bytes] | None:
         return None
 
 
-async def _compose(host: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptParts:
+async def _compose(runtime: SessionRuntime, me: AgentSpec, before: Sequence[DeclaredTool] | None) -> PromptParts:
     """Compose the prompt from the agent's current spec. `before`: the tools of servers that stay in the list."""
-    offered = tools_for_prompt(host, me, before)
-    return await host.ports.prompts.compose(me, offered.tools, offered.lines)
+    offered = tools_for_prompt(runtime, me, before)
+    return await runtime.services.prompts.compose(me, offered.tools, offered.lines)
 
 
 def start_reminders(agent: AgentRuntime) -> None:
@@ -117,35 +119,35 @@ async def queue_first_reminders(agent: AgentRuntime) -> None:
 
 
 def _may_have_reminders(agent: AgentRuntime) -> bool:
-    ports = agent.host.ports
-    return ports.surroundings is not None or ports.servers is not None or has_guidance(agent)
+    services = agent.runtime.services
+    return services.surroundings is not None or services.servers is not None or has_guidance(agent)
 
 
 async def _queue_reminders(agent: AgentRuntime) -> None:
     await _offer_first_servers(agent)
-    host = agent.host
+    runtime = agent.runtime
     state = agent.state
-    now = host.clock.now()
+    now = runtime.clock.now()
     due: tuple[Injection, ...] = ()
-    if host.ports.surroundings is not None:
-        around = await host.ports.surroundings.look(state.me, now)
+    if runtime.services.surroundings is not None:
+        around = await runtime.services.surroundings.look(state.me, now)
         if state.me.kind == "lead":
-            around = replace(around, team=host.board.agents())
+            around = replace(around, team=runtime.rows.agents())
         due = reminders(state.context.reminders, around, now - state.costs.cache.used_at)
     due += (*await server_reminder(agent), *await guidance_for_turn(agent))
-    if host.ports.script is not None:
-        due = host.ports.script.reminders(agent.name, state.identity.incarnation, state.turns.count, due)
+    if runtime.services.script is not None:
+        due = runtime.services.script.reminders(agent.name, state.identity.incarnation, state.turns.count, due)
     if due:
         await agent.note(*(InjectionQueued(at=now, injection=injection) for injection in due))
 
 
 async def _offer_first_servers(agent: AgentRuntime) -> None:
     """Compose the prompt again if it was composed before the session had any server: it cannot reach their tools."""
-    if agent.host.ports.script is not None or not may_reach_servers(agent.host, agent.state.me):
+    if agent.runtime.services.script is not None or not may_reach_servers(agent.runtime, agent.state.me):
         return
     in_use = await _prompt_in_use(agent)
     if in_use is not None and f'"{CALL}"'.encode() not in in_use[1]:
-        await _record_prompt(agent, await _compose(agent.host, agent.state.me, None))
+        await _record_prompt(agent, await _compose(agent.runtime, agent.state.me, None))
 
 
 _SELECTING_TYPES = frozenset({"prompt", "scheduled", "message", "broadcast", "result", "question", "answer"})
@@ -156,7 +158,7 @@ _MOST_WORDS = 20_000
 
 def has_guidance(agent: AgentRuntime) -> bool:
     """Return True if there are instruction files or notes to read for the agent."""
-    return agent.host.ports.instructions is not None or agent.host.ports.remembered is not None
+    return agent.runtime.services.instructions is not None or agent.runtime.services.remembered is not None
 
 
 async def guidance_for_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
@@ -164,18 +166,18 @@ async def guidance_for_turn(agent: AgentRuntime) -> tuple[Injection, ...]:
 
     The injections are changed instruction files, then notes relevant to the agent's mail.
     """
-    ports = agent.host.ports
+    services = agent.runtime.services
     state = agent.state
     injections: tuple[Injection, ...] = ()
-    if ports.instructions is not None and state.context.instructions is not None:
-        injections += await ports.instructions.changed(state.me, _tool_folder(agent), state.context.instructions)
-    if ports.remembered is not None:
+    if services.instructions is not None and state.context.instructions is not None:
+        injections += await services.instructions.changed(state.me, _tool_folder(agent), state.context.instructions)
+    if services.remembered is not None:
         text = "\n".join(envelope.content for envelope in state.inbox.mail if envelope.type in _SELECTING_TYPES)[
             :_MOST_WORDS
         ]
-        injections += await ports.remembered.relevant(state.me, text, state.context.notes) if text.strip() else ()
+        injections += await services.remembered.relevant(state.me, text, state.context.notes) if text.strip() else ()
     return injections
 
 
 def _tool_folder(agent: AgentRuntime) -> str:
-    return str(agent.host.ports.archive.folders(agent.state.me).root)
+    return str(agent.runtime.services.archive.folders(agent.state.me).root)

@@ -59,9 +59,9 @@ TOGETHER = 256
 
 async def listen(agent: AgentRuntime) -> None:
     """Record every envelope of the agent's mailbox, from the position that its journal has reached. Never returns."""
-    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
-    agent.host.mailboxes.join(stream, lambda: agent.state)
-    async with agent.host.ports.store.follow(stream, agent.state.inbox.position) as records:
+    stream = mailbox(agent.runtime.session, agent.name, agent.row.incarnation)
+    agent.runtime.mailboxes.join(stream, lambda: agent.state)
+    async with agent.runtime.services.store.follow(stream, agent.state.inbox.position) as records:
         async for record in records:
             # Envelopes that arrived together share one commit, because each commit costs a sync of the disk
             # (test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order).
@@ -70,14 +70,14 @@ async def listen(agent: AgentRuntime) -> None:
 
 async def receive_rest(agent: AgentRuntime) -> None:
     """Record the current content of the mailbox and return, for a life that is about to be settled."""
-    stream = mailbox(agent.host.session, agent.name, agent.row.incarnation)
-    while records := await records_of(agent.host.ports.store, stream, agent.state.inbox.position, PAGE):
+    stream = mailbox(agent.runtime.session, agent.name, agent.row.incarnation)
+    while records := await records_of(agent.runtime.services.store, stream, agent.state.inbox.position, PAGE):
         await _receive_all(agent, stream, records)
 
 
 async def _receive_all(agent: AgentRuntime, stream: str, records: Iterable[Record]) -> None:
     """Acknowledge mail in order. Envelopes that depend on no row share commits, because each commit is an fsync."""
-    guard = agent.host.guard
+    guard = agent.runtime.guard
     plain = list[Envelope]()
     for record in records:
         envelope = read_envelope(record.data, stream, record.seq)
@@ -108,7 +108,7 @@ async def _receive_plain(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> 
     """Acknowledge envelopes in one commit."""
     if not envelopes:
         return
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     last = envelopes[-1].seq
     events = [EnvelopeReceived(at=now, envelope=envelope) for envelope in envelopes]
 
@@ -132,32 +132,32 @@ async def _receive(agent: AgentRuntime, envelope: Envelope, *, forged: bool) -> 
     plan waits.
     """
     while True:
-        host = agent.host
+        runtime = agent.runtime
         gate = agent.state.work.gate
         void = FORGED_MAIL if forged else ""
-        now = host.clock.now()
-        admission = await admit(host.ports.store, host.session, agent.row, envelope, now=now, void=void)
+        now = runtime.clock.now()
+        admission = await admit(runtime.services.store, runtime.session, agent.row, envelope, now=now, void=void)
         fault = admission.refused
         writes = admission.notices
         reason = _PLAN_VOID.get(envelope.type, "")
         if not fault and reason and not is_for_runtime(envelope) and gate.gate == "pending" and gate.request_id:
-            writes = request_withdrawn(agent.host, gate.request_id, reason)
+            writes = request_withdrawn(agent.runtime, gate.request_id, reason)
         if not fault and envelope.type == "shutdown_request":
             writes = [*writes, *_unchanged_row_write(admission.row)]
         try:
             await agent.record(
-                EnvelopeReceived(at=agent.host.clock.now(), envelope=envelope, refused=fault),
+                EnvelopeReceived(at=agent.runtime.clock.now(), envelope=envelope, refused=fault),
                 writes=writes,
                 # The plan gate may have changed while this envelope waited to be recorded.
                 unless=lambda state, seen=gate: state.inbox.position >= envelope.seq or state.work.gate != seen,
             )
         except Conflict as lost:
-            await agent.host.refresh(lost.what)  # the request was answered at the same moment
+            await agent.runtime.refresh(lost.what)  # the request was answered at the same moment
         if agent.state.inbox.position >= envelope.seq:
             if not fault and is_user_prompt(envelope):
                 agent.mark_call_urgent()
-            if forged and host.guard is not None:
-                await host.guard.report(f"{envelope.type} {envelope.id}", shown=True)
+            if forged and runtime.guard is not None:
+                await runtime.guard.report(f"{envelope.type} {envelope.id}", shown=True)
             return  # else the gate changed while this envelope waited: check again
 
 
@@ -245,7 +245,7 @@ async def delivery_blocks(agent: AgentRuntime, envelopes: Sequence[Envelope]) ->
     long_ids = too_long(envelopes).difference(hidden)
     if not older and not long_ids:
         return tuple(envelope_block(envelope) for envelope in envelopes)
-    archive = agent.host.ports.archive
+    archive = agent.runtime.services.archive
     folder = archive.folders(agent.state.me).tool_results
     paths = {envelope_id: f"{folder}/{file_of(envelope_id)}" for envelope_id in long_ids}
     for envelope in envelopes:

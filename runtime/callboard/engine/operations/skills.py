@@ -62,7 +62,7 @@ from callboard.types.skills import PersonCommand, SkillText
 
 async def use_skill(agent: AgentRuntime, call: str, name: str, arguments: str) -> SkillUse:
     """Load a skill for a model, in a call with this id. Raises `ToolRefused`."""
-    skill = agent.host.ports.skills.load(name)
+    skill = agent.runtime.services.skills.load(name)
     started = StartedSkill(skill, arguments, f"{call}.skill")
     if skill.fork and agent.state.me.kind != "subagent":
         return await run_fork(agent, started, call)
@@ -81,11 +81,11 @@ async def skill_loaded_event(agent: AgentRuntime, skill: SkillText, text: str) -
 
     A model that the session does not know, or that is already in use, changes nothing.
     """
-    host = agent.host
+    runtime = agent.runtime
     me = agent.state.me
-    blob = await host.ports.store.put_blob(text.encode("utf-8", "surrogatepass"))
+    blob = await runtime.services.store.put_blob(text.encode("utf-8", "surrogatepass"))
     return SkillLoaded(
-        at=host.clock.now(),
+        at=runtime.clock.now(),
         name=skill.name,
         digest=blob,
         text=blob,
@@ -122,8 +122,8 @@ async def run_fork(agent: AgentRuntime, started: StartedSkill, call: str, begin:
 
 def _fork_in_background(agent: AgentRuntime, spec: AgentSpec, prompt: str, call: str) -> SkillUse:
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
-    now = agent.host.clock.now()
-    output = str(agent.host.ports.archive.folders(agent.state.me).output_of(spec.name))
+    now = agent.runtime.clock.now()
+    output = str(agent.runtime.services.archive.folders(agent.state.me).output_of(spec.name))
     began = begun_in_background(spec.name, spec.role, output, now=now, authority=authority_of(agent.state))
     writes = agent.spawner.subagent_writes(spec, prompt, call=call, now=now)
     data: Json = {"agent": spec.name, "background": True, "output": output}
@@ -140,7 +140,7 @@ def _fork_spec(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
     name = skill.agent[:40].replace(":", "-") + subagent_suffix(call)
     spec = agent.spawner.spec_for(skill.agent, name, me, "subagent")
     rules = PermissionRules(
-        allow=tuple(override.rule for override in skill_overrides(agent.host, agent.state, skill.allowed)),
+        allow=tuple(override.rule for override in skill_overrides(agent.runtime, agent.state, skill.allowed)),
         deny=skill.disallowed,
     )
     update: dict[str, object] = {
@@ -161,13 +161,13 @@ def _fork_spec(agent: AgentRuntime, skill: SkillText, call: str) -> AgentSpec:
 async def restore_skills(agent: AgentRuntime) -> None:
     """Queue the skills that a summary removed, for the next user message."""
     state = agent.state
-    store = agent.host.ports.store
+    store = agent.runtime.services.store
     names = lost(state.work.skill_texts, state.context.conversation.messages) if state.work.skill_texts else []
     texts = [(await store.get_blob(state.work.skill_texts[name])).decode("utf-8", "replace") for name in names]
     window = state.me.limits_of(model_in_use(state.model.recovery, state.me)).window
     injection = restored_texts(texts, window) if texts else None
     if injection is not None:
-        await agent.note(InjectionQueued(at=agent.host.clock.now(), injection=injection))
+        await agent.note(InjectionQueued(at=agent.runtime.clock.now(), injection=injection))
 
 
 Begin = Callable[[Sequence[str]], Awaitable[None]]
@@ -204,12 +204,12 @@ async def skill_text(agent: AgentRuntime, started: StartedSkill, begin: Begin | 
 
 def _variables(agent: AgentRuntime, skill: SkillText) -> dict[str, str]:
     state = agent.state
-    host = agent.host
+    runtime = agent.runtime
     turn = state.turn
     return {
-        "CLAUDE_SESSION_ID": host.session,
+        "CLAUDE_SESSION_ID": runtime.session,
         "CLAUDE_EFFORT": skill.effort or (turn.effort if turn else "") or state.me.effort,
-        "CLAUDE_PROJECT_DIR": str(host.ports.archive.folders(state.me).root),
+        "CLAUDE_PROJECT_DIR": str(runtime.services.archive.folders(state.me).root),
     }
 
 
@@ -232,18 +232,18 @@ async def _command_outputs(
 
 async def _allowed_call(agent: AgentRuntime, skill: SkillText, call: ToolCall) -> tuple[ToolCall, PermissionDecision]:
     """Return the call as it may run, and the decision of the rules. Raises `ToolRefused`."""
-    host = agent.host
+    runtime = agent.runtime
     state = agent.state
-    if call.name not in host.ports.tools:
+    if call.name not in runtime.services.tools:
         raise _refusal(skill, call, "there is no shell in this session")
     hooked = await call_after_hooks(agent, call)
     if isinstance(hooked, str):
         raise _refusal(skill, call, hooked)
     call = hooked
-    query = permission_query(agent.host, agent.state, call)
+    query = permission_query(agent.runtime, agent.state, call)
     spec = with_denies(query.spec, skill.disallowed) if skill.disallowed else query.spec
-    overrides = (*query.overrides, *skill_overrides(agent.host, agent.state, skill.allowed))
-    decision = await host.ports.judge.judge(replace(query, spec=spec, overrides=overrides))
+    overrides = (*query.overrides, *skill_overrides(agent.runtime, agent.state, skill.allowed))
+    decision = await runtime.services.judge.judge(replace(query, spec=spec, overrides=overrides))
     if decision.decision != "allow":
         raise _refusal(skill, call, f"{decision.why} ({decision.rule}). Allow it by a rule, or in its allowed-tools")
     if (closed := gate_refusal(state.work.gate, call.name, reads_only=decision.reads_only)) is not None:
@@ -253,21 +253,21 @@ async def _allowed_call(agent: AgentRuntime, skill: SkillText, call: ToolCall) -
 
 async def call_after_hooks(agent: AgentRuntime, call: ToolCall) -> ToolCall | str:
     """Return the call as the PreToolUse hooks leave it, or why it may not run without a question."""
-    if not agent.host.ports.hooks.has("PreToolUse"):
+    if not agent.runtime.services.hooks.has("PreToolUse"):
         return call
-    verdict = await agent.host.ports.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.host, agent.state)))
-    notice(agent.host, agent.name, verdict.notices)
+    verdict = await agent.runtime.services.hooks.pre_tool_use(hk.PreToolUse(call, caller(agent.runtime, agent.state)))
+    notice(agent.runtime, agent.name, verdict.notices)
     if verdict.decision in ("deny", "ask") or verdict.halt:
         return f"{verdict.why or verdict.halt or 'a hook asks'} ({verdict.by or 'a hook'})"
     return call if verdict.input is None else call.model_copy(update={"input": verdict.input})
 
 
 async def _run_command(agent: AgentRuntime, skill: SkillText, call: ToolCall, grants: tuple[Grant, ...]) -> str:
-    ports = agent.host.ports
-    folders = ports.archive.folders(agent.state.me)
+    services = agent.runtime.services
+    folders = services.archive.folders(agent.state.me)
     keep = Path(folders.tool_results) / f"{call.id}{SKILL_OUTPUT}"
     command = str(call.input["command"])
-    finished = await ports.launcher.run(command, folders.root, timeout=LONGEST, keep=keep, grants=grants)
+    finished = await services.launcher.run(command, folders.root, timeout=LONGEST, keep=keep, grants=grants)
     if finished.timed_out or exit_counts(command, finished.exit_code):
         raise _refusal(skill, call, _end_text(finished))
     return finished.output
@@ -321,9 +321,9 @@ def is_prompt(envelope: Envelope) -> bool:
 
 
 def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
-    ports = agent.host.ports
-    prompts = ports.prompt_source.prompts() if ports.prompt_source is not None else ()
-    return (*ports.skills.commands(), *prompts)
+    services = agent.runtime.services
+    prompts = services.prompt_source.prompts() if services.prompt_source is not None else ()
+    return (*services.skills.commands(), *prompts)
 
 
 def _typed_commands(commands: Sequence[PersonCommand], text: str) -> TypedCommands | None:
@@ -336,7 +336,7 @@ async def expand(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     commands_typed = _typed_commands(commands, envelope.content)
     if commands_typed is None:
         if name := first_name(envelope.content):
-            if agent.host.ports.skills.awaits_trust(name):
+            if agent.runtime.services.skills.awaits_trust(name):
                 raise ToolRefused(untrusted_command(name))
             raise ToolRefused(unknown_command(name, [command.name for command in commands]))
         return ExpandedSkill(await mentioned_resources(agent, envelope))
@@ -362,17 +362,17 @@ class _CommandPosition:
 
 
 async def _expand_one(agent: AgentRuntime, envelope: Envelope, name: str, place: _CommandPosition) -> ExpandedSkill:
-    ports = agent.host.ports
-    skill = ports.skills.command(name)
+    services = agent.runtime.services
+    skill = services.skills.command(name)
     if skill is None:
-        assert ports.prompt_source is not None, "a name that is no skill's is a prompt's"
-        parts = await ports.prompt_source.prompt(name, place.arguments)
+        assert services.prompt_source is not None, "a name that is no skill's is a prompt's"
+        parts = await services.prompt_source.prompt(name, place.arguments)
         return ExpandedSkill(tuple(_block_of(part) for part in defused_parts(parts)))
     if envelope.type == "scheduled" and not skill.for_model:
         raise ToolRefused(f"/{name}: it is for a person to start (disable-model-invocation), not for a schedule")
 
     async def begin(commands: Sequence[str]) -> None:
-        now = agent.host.clock.now()
+        now = agent.runtime.clock.now()
         await agent.record(ev.SkillCommandsBegan(at=now, envelope=envelope.id, commands=tuple(commands)))
 
     key = f"{envelope.id}.{place.number}"
@@ -400,7 +400,7 @@ def _block_of(part: Json) -> Placed:
 
 def named_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str, str], ...]:
     """Return (server, uri) of the resources that the text names; none if no server provides them."""
-    servers = agent.host.ports.servers
+    servers = agent.runtime.services.servers
     if servers is None or "@" not in envelope.content:
         return ()
     resources = {
@@ -420,7 +420,7 @@ async def mentioned_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[
 
 
 async def _resource_blocks(agent: AgentRuntime, server: str, uri: str) -> list[Json]:
-    servers = agent.host.ports.servers
+    servers = agent.runtime.services.servers
     name = one_line(f"@{server}:{uri}")
     assert servers is not None, "what is named is served"
     try:

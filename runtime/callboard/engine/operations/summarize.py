@@ -83,7 +83,7 @@ class _NoSummary(Exception):
 async def summarize_view(agent: AgentRuntime, step: st.SummarizeView) -> None:
     """Ask the hooks, write the transcript, record the start of the summary, and make the calls."""
     if not step.begun:
-        if agent.host.ports.hooks.has("PreCompact"):
+        if agent.runtime.services.hooks.has("PreCompact"):
             agent.start(COMPACT_HOOKS, lambda: _ask_hooks(agent, step.wanted))
             return
         await _record_start(agent, step.wanted)
@@ -99,7 +99,7 @@ async def _ask_hooks(agent: AgentRuntime, summary: SummaryWanted) -> None:
 async def _record_start(agent: AgentRuntime, summary: SummaryWanted) -> None:
     transcript = await transcripts.write(agent)
     revision = agent.state.context.conversation.revision
-    began = ev.SummaryBegan(at=agent.host.clock.now(), wanted=summary, revision=revision, transcript=transcript)
+    began = ev.SummaryBegan(at=agent.runtime.clock.now(), wanted=summary, revision=revision, transcript=transcript)
     await agent.record(began)
 
 
@@ -109,10 +109,12 @@ async def _make_summary(agent: AgentRuntime) -> None:
         return
     calls = _SummaryCalls(agent, summary)
     try:
-        now = agent.host.clock.now()
+        now = agent.runtime.clock.now()
         if agent.state.compaction.summary_until > now:
             # After a crash only the rest of the wait remains. The clock may have been set back meanwhile.
-            await agent.host.clock.sleep_until(min(agent.state.compaction.summary_until, now + agent.state.me.max_wait))
+            await agent.runtime.clock.sleep_until(
+                min(agent.state.compaction.summary_until, now + agent.state.me.max_wait)
+            )
         text = await calls.text()
     except _NoSummary as failed:
         await _record_failure(agent, str(failed), calls.usage)
@@ -138,14 +140,14 @@ async def _put_in_view(agent: AgentRuntime, summary: SummaryWanted, text: str, u
         limits, output_limit(state.model.recovery, spec), state.context.conversation.overhead, spec.context_limit
     )
     transcript = state.compaction.summary_transcript
-    block = agent.host.state_block(state)
+    block = agent.runtime.state_block(state)
     view = state.context.conversation
     if regional:
         edits = region_edits(view, summary, text, state=block, transcript=transcript, history=history)
     else:
         edits = summary_edits(view, summary, text, state=block, transcript=transcript, budget=budget)
     event = ev.ContextEdited(
-        at=agent.host.clock.now(),
+        at=agent.runtime.clock.now(),
         stage=summary.stage,
         trigger=summary.trigger,
         revision=state.context.conversation.revision,
@@ -164,7 +166,7 @@ async def _put_in_view(agent: AgentRuntime, summary: SummaryWanted, text: str, u
 
 
 async def _record_failure(agent: AgentRuntime, reason: str, usage: Usage) -> None:
-    failed = ev.SummaryFailed(at=agent.host.clock.now(), why=reason, usage=usage)
+    failed = ev.SummaryFailed(at=agent.runtime.clock.now(), why=reason, usage=usage)
     await agent.record(failed, unless=lambda state: state.compaction.summary is None)
 
 
@@ -189,7 +191,7 @@ class _SummaryCalls:
         model = model_in_use(state.model.recovery, spec)
         own = spec.limits_of(model)
         small = spec.limits_of(spec.small_model) if spec.small_model else None
-        now = self._agent.host.clock.now()
+        now = self._agent.runtime.clock.now()
         facts = SharingFacts(own, small, state.costs.cache, now, spec.thinking_tokens(model))
         if should_share_prefix(state.context.conversation, self._summary, facts):
             text = await self._with_shared_prefix()
@@ -244,7 +246,7 @@ class _SummaryCalls:
                 pending = deque(half for piece in pending for half in halves(piece))
             else:
                 self._models.popleft()
-                now = self._agent.host.clock.now()
+                now = self._agent.runtime.clock.now()
                 model = self._models[0]
                 await self._record_next(ev.ModelSwitched(at=now, model=model, why=answer.why, purpose="summary"))
         return text
@@ -285,7 +287,7 @@ class _SummaryCalls:
 
     async def _call_until_usable(self, request: ModelRequest, tried: SummaryAttempts) -> str | NextSummary:
         """Return the text of a usable answer, or the next action. Performs the waits. Raises `_NoSummary`."""
-        host = self._agent.host
+        runtime = self._agent.runtime
         while True:
             tried = replace(tried, attempts=tried.attempts + 1)
             answer = await self._call_once(replace(self._with_output_limit(request), attempt=tried.attempts), tried)
@@ -300,13 +302,13 @@ class _SummaryCalls:
                 raise _NoSummary(answer.why)
             if answer.do != "again":
                 return answer
-            now = host.clock.now()
+            now = runtime.clock.now()
             number = tried.attempts
             until = now + answer.wait
             await self._record_next(
                 ev.RetryPlanned(at=now, until=until, attempt=number, why=answer.why, purpose="summary")
             )
-            await host.clock.sleep_until(until)
+            await runtime.clock.sleep_until(until)
 
     def _with_output_limit(self, request: ModelRequest) -> ModelRequest:
         """Return the request, limited to the known output limit of its model."""
@@ -325,7 +327,7 @@ class _SummaryCalls:
             reply = await complete(self._agent, request, _ignore_delta)
         except CallFault as failed:
             fault = failed.fault
-            draw = self._agent.host.ports.dice.draw()
+            draw = self._agent.runtime.services.dice.draw()
             failure = self._failure_event(request, fault, draw)
             await self._agent.record(failure)
             learned = learnable(failure, self._agent.state.me)
@@ -336,7 +338,7 @@ class _SummaryCalls:
             return replace(after_fault(fault, tried, self._state.me, draw), why=fault_line(fault))
         usage = priced(reply.usage, self._state.me.limits_of(request.model))
         self.usage = self.usage.plus(usage)
-        self._agent.host.budgets.used(self._agent.state, amount_of(usage))
+        self._agent.runtime.budgets.used(self._agent.state, amount_of(usage))
         text = accept_summary(reply.blocks, reply.stop_reason)
         if text is not None:
             return text
@@ -344,22 +346,22 @@ class _SummaryCalls:
 
     async def _wait_while_parked(self, model: str) -> None:
         """Wait briefly while the key is parked, because a summary has a fallback. Raises `_NoSummary`."""
-        host = self._agent.host
-        until = host.key_limiter.parked_until(model)
-        if until <= host.clock.now():
+        runtime = self._agent.runtime
+        until = runtime.key_limiter.parked_until(model)
+        if until <= runtime.clock.now():
             return
-        wait = max(until, host.key_limiter.named_until(model)) - host.clock.now()
+        wait = max(until, runtime.key_limiter.named_until(model)) - runtime.clock.now()
         # Dropping the oldest messages costs less than a long wait
         # (test_an_hour_is_not_waited_for_what_does_not_fit_is_dropped_instead).
         if wait > self._state.me.max_wait:
             raise _NoSummary(f"the service asks for a wait of {wait:,.0f} s")
         if wait > 0:
-            await host.clock.sleep_until(host.key_limiter.parked_until(model))
+            await runtime.clock.sleep_until(runtime.key_limiter.parked_until(model))
 
     async def _reserve(self, request: ModelRequest, *, shares_prefix: bool) -> None:
         """Reserve the cost of the call, durably, if there is a budget. Raises `_NoSummary`."""
         agent = self._agent
-        budgets = self._agent.host.budgets
+        budgets = self._agent.runtime.budgets
         conv = self._state.context.conversation
         if shares_prefix:
             tokens = size(conv) + ASKING
@@ -382,7 +384,7 @@ class _SummaryCalls:
 
     def _call_event(self, request: ModelRequest) -> ev.ModelCalled:
         return ev.ModelCalled(
-            at=self._agent.host.clock.now(),
+            at=self._agent.runtime.clock.now(),
             ordinal=request.ordinal,
             attempt=request.attempt,
             model=request.model,
@@ -400,16 +402,16 @@ NEEDED = "the conversation would not fit without it"
 
 async def is_skipped_by_hook(agent: AgentRuntime, request: SummaryWanted) -> bool:
     """Ask the hooks. If they reject the summary, record it as skipped and return True."""
-    event = hk.PreCompact(_trigger(request), request.focus, caller(agent.host, agent.state))
-    verdict = await agent.host.ports.hooks.fire(event)
-    notice(agent.host, agent.name, verdict.notices)
+    event = hk.PreCompact(_trigger(request), request.focus, caller(agent.runtime, agent.state))
+    verdict = await agent.runtime.services.hooks.fire(event)
+    notice(agent.runtime, agent.name, verdict.notices)
     if not verdict.block:
         return False
     reason = f"{verdict.by or 'a hook'} rejected it: {verdict.block}"
     if _is_needed(agent.state, request):
-        notice(agent.host, agent.name, (f"{reason}; {NEEDED}",))
+        notice(agent.runtime, agent.name, (f"{reason}; {NEEDED}",))
         return False
-    await agent.record(ev.SummaryFailed(at=agent.host.clock.now(), why=reason, skipped=request))
+    await agent.record(ev.SummaryFailed(at=agent.runtime.clock.now(), why=reason, skipped=request))
     return True
 
 
@@ -425,11 +427,11 @@ def _is_needed(state: AgentState, request: SummaryWanted) -> bool:
 
 def notify_summarized(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:
     """Notify the hooks of a summary in the view, and run the SessionStart hooks again."""
-    host = agent.host
+    runtime = agent.runtime
     life = (agent.name, agent.state.identity.incarnation)
-    if host.start_hooks_ran.get(life):
-        host.start_hooks_ran[life] = False
-    host.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent.host, agent.state)))
+    if runtime.start_hooks_ran.get(life):
+        runtime.start_hooks_ran[life] = False
+    runtime.listeners.inform(hk.PostCompact(_trigger(request), text, caller(agent.runtime, agent.state)))
 
 
 def _trigger(request: SummaryWanted) -> hk.Trigger:

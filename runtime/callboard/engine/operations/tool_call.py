@@ -72,8 +72,8 @@ async def _run_at_once(
         outcome = _failure(agent, call, error)
     if outcome is None:
         return ()
-    notice(agent.host, agent.name, outcome.notices)
-    started = ev.ToolStarted(at=agent.host.clock.now(), call=call.id, effect="read")
+    notice(agent.runtime, agent.name, outcome.notices)
+    started = ev.ToolStarted(at=agent.runtime.clock.now(), call=call.id, effect="read")
     return (started, *await _end_of(agent, call, outcome))
 
 
@@ -82,11 +82,11 @@ async def prepare_and_run(agent: AgentRuntime, call_id: str) -> None:
     allowed = find_call(agent.state, call_id)
     if allowed is None or allowed.stage != "allowed":
         return
-    tool = agent.host.ports.tools[allowed.call.name]
+    tool = agent.runtime.services.tools[allowed.call.name]
     context = _context_of(agent, call_id)
     prepared = await _outcome_of(agent, allowed.call, tool.prepare(allowed.call.input, context))
     marks = {} if isinstance(prepared, ToolOutcome) else prepared
-    started = ev.ToolStarted(at=agent.host.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
+    started = ev.ToolStarted(at=agent.runtime.clock.now(), call=call_id, effect=tool.spec.effect, marks=marks)
     # Before its result commits, a read or a store tool has no effect, so it simply runs again after a crash. A durable
     # start of each read would cost a sync of the disk and save nothing
     # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
@@ -109,13 +109,13 @@ async def _run(agent: AgentRuntime, tool: Tool, call: ToolCall, context: CallCon
         outcome = await _outcome_of(agent, call, tool.run(call.input, context or _context_of(agent, call.id)))
         context = None
         if tool.spec.effect not in ("read", "store"):
-            await agent.host.check_answers()
+            await agent.runtime.check_answers()
         try:
             await _finish(agent, call, outcome)
             return
         except Conflict as lost:
             # The row in memory is older than the one that another process or agent wrote.
-            await agent.host.refresh(lost.what)
+            await agent.runtime.refresh(lost.what)
     text = f"{call.name} gave up: others kept changing the same rows. Try again."
     await _finish(agent, call, ToolOutcome(text, is_error=True))
 
@@ -153,13 +153,13 @@ def _failure(agent: AgentRuntime, call: ToolCall, error: Exception) -> ToolOutco
 
 
 async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> None:
-    notice(agent.host, agent.name, outcome.notices)
+    notice(agent.runtime, agent.name, outcome.notices)
     # Before the commit, so that an effect that a hook refuses never happens
     # (test_a_task_that_a_hook_refuses_never_was).
     outcome = await checked_by_hooks(agent, call, outcome)
     void = left_stage(call.id, "started")
     events = await _end_of(agent, call, outcome)
-    tool = agent.host.ports.tools.get(call.name)
+    tool = agent.runtime.services.tools.get(call.name)
     if not _has_result_hooks(agent) and not outcome.writes and tool is not None and tool.spec.effect == "read":
         # It can simply run again after its result was lost
         # (test_only_what_a_crash_would_do_again_waits_for_the_next_reply).
@@ -167,7 +167,7 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     else:
         # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
         # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
-        with agent.host.mailboxes.coming(outcome.writes):
+        with agent.runtime.mailboxes.coming(outcome.writes):
             await agent.record(*events, writes=outcome.writes, unless=void)
 
 
@@ -175,7 +175,7 @@ async def _end_of(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     """Return the records of the end of a call: its result, and what the outcome changes."""
     events = (*outcome.events, *await instruction_events(agent, outcome))
     finished = ev.ToolFinished(
-        at=agent.host.clock.now(),
+        at=agent.runtime.clock.now(),
         call=call.id,
         content=_content_blocks(outcome.content),
         is_error=outcome.is_error,
@@ -191,20 +191,20 @@ async def instruction_events(agent: AgentRuntime, outcome: ToolOutcome) -> tuple
 
     They commit with its result.
     """
-    instructions = agent.host.ports.instructions
+    instructions = agent.runtime.services.instructions
     state = agent.state
     paths = [event.path for event in outcome.events if isinstance(event, ev.FileSeen)]
     if instructions is None or state.context.instructions is None or not paths:
         return ()
-    root = str(agent.host.ports.archive.folders(state.me).root)
+    root = str(agent.runtime.services.archive.folders(state.me).root)
     injections = await instructions.touched(state.me, root, paths, state.context.instructions)
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     return tuple(ev.InjectionQueued(at=now, injection=injection) for injection in injections)
 
 
 def _has_result_hooks(agent: AgentRuntime) -> bool:
     """Return True if hooks may change results of calls before the model reads them."""
-    has = agent.host.ports.hooks.has
+    has = agent.runtime.services.hooks.has
     return has("PostToolUse") or has("PostToolUseFailure")
 
 
@@ -224,7 +224,7 @@ async def _repair(agent: AgentRuntime, call_id: str) -> None:
     cut_off = find_call(agent.state, call_id)
     if cut_off is None or cut_off.stage != "started":
         return
-    tool = agent.host.ports.tools.get(cut_off.call.name)
+    tool = agent.runtime.services.tools.get(cut_off.call.name)
     if tool is None:
         await _finish(
             agent, cut_off.call, ToolOutcome(f"{cut_off.call.name} is gone; its outcome is unknown.", is_error=True)
@@ -246,7 +246,7 @@ async def _repair(agent: AgentRuntime, call_id: str) -> None:
 async def settle(agent: AgentRuntime, step: st.Settle) -> None:
     """Settle calls whose results were recorded alone. Without hooks the results stay unchanged."""
     if not _has_result_hooks(agent):
-        now = agent.host.clock.now()
+        now = agent.runtime.clock.now()
         await agent.note(*(ev.ToolSettled(at=now, call=call) for call in step.calls))
         return
     for call_id in step.calls:
@@ -259,12 +259,12 @@ async def _settle(agent: AgentRuntime, call_id: str) -> None:
         return
     result = hk.HookToolResult(finished.content, finished.is_error, finished.data)
     seconds = max(0.0, finished.finished_at - finished.started_at)
-    by = caller(agent.host, agent.state)
-    verdict = await agent.host.ports.hooks.post_tool_use(hk.PostToolUse(finished.call, result, seconds, by))
+    by = caller(agent.runtime, agent.state)
+    verdict = await agent.runtime.services.hooks.post_tool_use(hk.PostToolUse(finished.call, result, seconds, by))
     failed = await run_failure_hooks(agent, finished, seconds)
-    notice(agent.host, agent.name, verdict.notices)
+    notice(agent.runtime, agent.name, verdict.notices)
     settled = ev.ToolSettled(
-        at=agent.host.clock.now(),
+        at=agent.runtime.clock.now(),
         call=call_id,
         content=verdict.content,
         is_error=verdict.is_error,
@@ -281,18 +281,18 @@ _EVENTS = ("TaskCreated", "TaskCompleted", "PlanSubmitted")
 
 async def checked_by_hooks(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
     """Return the outcome to commit: unchanged, or an error with a hook's reason and no writes."""
-    hooks = agent.host.ports.hooks
+    hooks = agent.runtime.services.hooks
     if not outcome.writes or not any(hooks.has(event_name) for event_name in _EVENTS):
         return outcome
     for event in list(_hook_events(agent, outcome)):
         if not hooks.has(type(event).__name__):
             continue
         verdict = await hooks.fire(event)
-        notice(agent.host, agent.name, verdict.notices)
+        notice(agent.runtime, agent.name, verdict.notices)
         reason = verdict.block or verdict.halt
         if not reason:
             continue
-        ends = (ev.Interrupted(at=agent.host.clock.now(), by=verdict.halt),) if verdict.halt else ()
+        ends = (ev.Interrupted(at=agent.runtime.clock.now(), by=verdict.halt),) if verdict.halt else ()
         return ToolOutcome(f"{_refusal_text(event)}: {reason} ({verdict.by or 'a hook'})", is_error=True, events=ends)
     return outcome
 
@@ -301,21 +301,21 @@ def _hook_events(
     agent: AgentRuntime, outcome: ToolOutcome
 ) -> Iterator[hk.TaskCreated | hk.TaskCompleted | hk.PlanSubmitted]:
     """Yield the events that the outcome's writes would cause and that hooks may deny."""
-    host = agent.host
-    by = caller(agent.host, agent.state)
+    runtime = agent.runtime
+    by = caller(agent.runtime, agent.state)
     for write in outcome.writes:
         if not isinstance(write, Put):
             continue
-        if write.key.startswith(task_key(host.session, "")):
+        if write.key.startswith(task_key(runtime.session, "")):
             yield from _task_events(agent, Task.model_validate_json(write.value), by)
-        elif write.key.startswith(request_key(host.session, "")):
+        elif write.key.startswith(request_key(runtime.session, "")):
             request = Request.model_validate_json(write.value)
-            if request.kind == "plan" and request.status == "pending" and host.board.request(request.id) is None:
+            if request.kind == "plan" and request.status == "pending" and runtime.rows.request(request.id) is None:
                 yield hk.PlanSubmitted(str(request.payload.get("plan", "")), by)
 
 
 def _task_events(agent: AgentRuntime, task: Task, by: hk.Caller) -> Iterator[hk.TaskCreated | hk.TaskCompleted]:
-    before = agent.host.board.task(task.id)
+    before = agent.runtime.rows.task(task.id)
     if before is None:
         yield hk.TaskCreated(task.id, task.subject, task.description, by)
     elif task.status == "completed" and before[0].status != "completed":
@@ -334,12 +334,12 @@ def _refusal_text(event: hk.HookEvent) -> str:
 
 async def run_failure_hooks(agent: AgentRuntime, call: CallState, seconds: float) -> hk.MomentVerdict:
     """Run the PostToolUseFailure hooks for a failed call."""
-    hooks = agent.host.ports.hooks
+    hooks = agent.runtime.services.hooks
     if not call.is_error or not hooks.has("PostToolUseFailure"):
         return hk.MomentVerdict()
     text = "\n".join(str(block["text"]) for block in call.content if block.get("type") == "text")
     verdict = await hooks.fire(
-        hk.PostToolUseFailure(call.call, text, seconds=seconds, by=caller(agent.host, agent.state))
+        hk.PostToolUseFailure(call.call, text, seconds=seconds, by=caller(agent.runtime, agent.state))
     )
-    notice(agent.host, agent.name, verdict.notices)
+    notice(agent.runtime, agent.name, verdict.notices)
     return verdict

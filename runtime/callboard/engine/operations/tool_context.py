@@ -48,29 +48,29 @@ def tool_context(
     if grants is None:
         call_state = state.calls.find(call_id)
         grants = call_state.grants if call_state else ()
-    host = agent.host
+    runtime = agent.runtime
     assert agent.spawner is not None, "the supervisor gives every agent its spawner"
     return CallContext(
-        session=host.session,
+        session=runtime.session,
         spec=state.me,
         incarnation=state.identity.incarnation,
         call=call_id,
         depth=state.turn.depth if state.turn else 0,
-        now=host.clock.now(),
-        folders=host.ports.archive.folders(state.me),
+        now=runtime.clock.now(),
+        folders=runtime.services.archive.folders(state.me),
         files=state.work.files,
-        board=host.board,
-        launcher=host.ports.launcher,
+        board=runtime.rows,
+        launcher=runtime.services.launcher,
         spawner=agent.spawner,
-        skills=host.ports.skills,
+        skills=runtime.services.skills,
         background={background_id: _task(bg) for background_id, bg in state.work.background.items()},
         progress=agent.show_progress,
         authority=authority_of(state),
         caused_by=state.turn.cause if state.turn else "",
         read=state.waits.read,
         assignment=state.work.assigned,
-        mail_of=lambda row: host.mailboxes.load(mailbox(host.session, row.name, row.incarnation), agent.name),
-        lease=host.fence,
+        mail_of=lambda row: runtime.mailboxes.load(mailbox(runtime.session, row.name, row.incarnation), agent.name),
+        lease=runtime.fence,
         commit=lambda: commit_in(agent, call_id),
         worktrees=worktrees_for(agent),
         foreground=agent.foreground,
@@ -84,10 +84,10 @@ async def commit_in(agent: AgentRuntime, call_id: str) -> str:
 
     `call_id`: the id of the lookup.
     """
-    ports = agent.host.ports
-    if ports.surroundings is None:
+    services = agent.runtime.services
+    if services.surroundings is None:
         return ""
-    return await ports.surroundings.commit(str(ports.archive.folders(agent.state.me).root), call_id)
+    return await services.surroundings.commit(str(services.archive.folders(agent.state.me).root), call_id)
 
 
 def _task(bg: BackgroundCommand) -> BackgroundTask:
@@ -107,8 +107,8 @@ def _task(bg: BackgroundCommand) -> BackgroundTask:
 
 def worktrees_for(agent: AgentRuntime) -> WorktreeKeeper | None:
     """Return the session's keeper, with hooks if there are any; None if the session has no worktrees."""
-    keeper = agent.host.ports.worktrees
-    has = agent.host.ports.hooks.has
+    keeper = agent.runtime.services.worktrees
+    has = agent.runtime.services.hooks.has
     if keeper is None or not (has("WorktreeCreate") or has("WorktreeRemove")):
         return keeper
     return HookedWorktrees(keeper, agent)
@@ -126,10 +126,10 @@ class HookedWorktrees:
 
         Raises `ToolRefused` also with a hook's reason. The hooks run again if the same call is repeated.
         """
-        hooks = self._agent.host.ports.hooks
+        hooks = self._agent.runtime.services.hooks
         if hooks.has("WorktreeCreate"):
-            verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent.host, self._agent.state)))
-            notice(self._agent.host, self._agent.name, verdict.notices)
+            verdict = await hooks.fire(hk.WorktreeCreate(name, caller(self._agent.runtime, self._agent.state)))
+            notice(self._agent.runtime, self._agent.name, verdict.notices)
             if verdict.block:
                 raise ToolRefused(f"the worktree {name} was not created: {verdict.block} ({verdict.by})")
         return await self._keeper.create(name, author, base)
@@ -137,7 +137,7 @@ class HookedWorktrees:
     async def remove(self, name: str, author: WorktreeActor, agreed: Sequence[str] | None = None) -> Removed:
         path = str(self._keeper.path(name))
         removed = await self._keeper.remove(name, author, agreed)
-        self._agent.host.listeners.inform(hk.WorktreeRemove(path, caller(self._agent.host, self._agent.state)))
+        self._agent.runtime.listeners.inform(hk.WorktreeRemove(path, caller(self._agent.runtime, self._agent.state)))
         return removed
 
     def path(self, name: str) -> Path:

@@ -52,7 +52,7 @@ def needs_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]) -> bool:
 
     Also True if an envelope contains a slash command or may name a file.
     """
-    has = agent.host.ports.hooks.has
+    has = agent.runtime.services.hooks.has
     if any(_has_more(agent, envelope) for envelope in envelopes):
         return True
     prompts = any(envelope.type in PROMPTS for envelope in envelopes)
@@ -72,8 +72,8 @@ async def _run_delivery_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]
 
     A blocked prompt never enters the conversation. Slash commands are expanded.
     """
-    now = agent.host.clock.now()
-    has = agent.host.ports.hooks.has
+    now = agent.runtime.clock.now()
+    has = agent.runtime.services.hooks.has
     events: list[ev.Event] = []
     passed: list[Envelope] = []
     skills: dict[str, ExpandedSkill] = {}
@@ -144,11 +144,11 @@ async def _expansion_or_drop(agent: AgentRuntime, envelope: Envelope) -> Expande
         if isinstance(wrong, NobodyCanAct):
             raise
         reason = str(wrong) if isinstance(wrong, ToolRefused) else f"{envelope.content.split()[0]}: {wrong}"
-        notice(agent.host, agent.name, (reason,))
-        return ev.EnvelopesDropped(at=agent.host.clock.now(), ids=(envelope.id,), why=reason, refused=True)
+        notice(agent.runtime, agent.name, (reason,))
+        return ev.EnvelopesDropped(at=agent.runtime.clock.now(), ids=(envelope.id,), why=reason, refused=True)
     except anyio.get_cancelled_exc_class():
         turn = agent.state.turn
-        now = agent.host.clock.now()
+        now = agent.runtime.clock.now()
         if turn is not None and turn.interrupted:
             await agent.record(ev.EnvelopesDropped(at=now, ids=(envelope.id,), why="interrupted while it began"))
         raise
@@ -156,11 +156,11 @@ async def _expansion_or_drop(agent: AgentRuntime, envelope: Envelope) -> Expande
 
 async def _ask_prompt_hooks(agent: AgentRuntime, envelope: Envelope) -> list[ev.Event]:
     origin: Literal["person", "schedule"] = "person" if envelope.type == "prompt" else "schedule"
-    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent.host, agent.state))
-    verdict = await agent.host.ports.hooks.user_prompt_submit(prompt)
-    notice(agent.host, agent.name, verdict.notices)
+    prompt = hk.UserPromptSubmit(envelope.content, origin, caller(agent.runtime, agent.state))
+    verdict = await agent.runtime.services.hooks.user_prompt_submit(prompt)
+    notice(agent.runtime, agent.name, verdict.notices)
     blocked = verdict.block or verdict.halt
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     if blocked:
         return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
     return _hook_texts(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
@@ -173,16 +173,16 @@ async def _ask_delivery_hooks(agent: AgentRuntime, envelope: Envelope) -> list[e
         sender=envelope.sender,
         text=envelope.content,
         request_id=envelope.request_id or "",
-        by=caller(agent.host, agent.state),
+        by=caller(agent.runtime, agent.state),
     )
-    verdict = await agent.host.ports.hooks.fire(event)
-    notice(agent.host, agent.name, verdict.notices)
+    verdict = await agent.runtime.services.hooks.fire(event)
+    notice(agent.runtime, agent.name, verdict.notices)
     return _hook_texts(agent, _DELIVERED, verdict.context, f"{envelope.id} ")
 
 
 def _hook_texts(agent: AgentRuntime, form: Injection, texts: Sequence[str], key: str = "") -> list[ev.Event]:
     """Return injections with texts of hooks for the next user message, each in the tag of its event."""
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     notes = [form.model_copy(update={"text": text, "key": f"{key}{n}"}) for n, text in enumerate(texts)]
     return [ev.InjectionQueued(at=now, injection=note) for note in notes]
 
@@ -196,29 +196,29 @@ async def ask_start_hooks(agent: AgentRuntime, step: st.AskStartHooks) -> None:
 
 
 async def _run_start_hooks(agent: AgentRuntime, source: hk.StartSource) -> None:
-    host = agent.host
+    runtime = agent.runtime
     state = agent.state
     life = (agent.name, state.identity.incarnation)
     event: hk.HookEvent
     if state.me.kind == "subagent":
-        event = hk.SubagentStart(caller(agent.host, agent.state))
+        event = hk.SubagentStart(caller(agent.runtime, agent.state))
         form = _SUBAGENT
     else:
         model = model_in_use(state.model.recovery, state.me)
-        event = hk.SessionStart(source, model, caller(agent.host, agent.state))
+        event = hk.SessionStart(source, model, caller(agent.runtime, agent.state))
         form = _SESSION
-    host.start_hooks_ran[life] = True  # the conversation was summarized meanwhile: the hooks run once more
+    runtime.start_hooks_ran[life] = True  # the conversation was summarized meanwhile: the hooks run once more
     finished = False
     try:
-        verdict = await host.ports.hooks.fire(event)
-        notice(agent.host, agent.name, verdict.notices)
+        verdict = await runtime.services.hooks.fire(event)
+        notice(agent.runtime, agent.name, verdict.notices)
         notes = _hook_texts(agent, form, verdict.context)
         if notes:
             await agent.record(*notes)
         finished = True
     finally:
         if not finished:
-            del host.start_hooks_ran[life]
+            del runtime.start_hooks_ran[life]
 
 
 # Results
@@ -232,9 +232,9 @@ def merge_with_hooks(agent: AgentRuntime, waits: bool) -> None:
 async def _run_batch_hooks(agent: AgentRuntime, waits: bool) -> None:
     calls = agent.state.calls
     done = tuple(hk.CallDone(call.call, hk.HookToolResult(call.content, call.is_error, call.data)) for call in calls)
-    verdict = await agent.host.ports.hooks.fire(hk.PostToolBatch(done, caller(agent.host, agent.state)))
-    notice(agent.host, agent.name, verdict.notices)
-    now = agent.host.clock.now()
+    verdict = await agent.runtime.services.hooks.fire(hk.PostToolBatch(done, caller(agent.runtime, agent.state)))
+    notice(agent.runtime, agent.name, verdict.notices)
+    now = agent.runtime.clock.now()
     events: list[ev.Event] = [ev.ResultsMerged(at=now, waits=waits)]
     events += _hook_texts(agent, _BATCH, verdict.context)
     stopped = verdict.halt or (f"{verdict.by}: {verdict.block}" if verdict.block else "")
@@ -256,23 +256,23 @@ async def _run_stop_hooks(agent: AgentRuntime) -> None:
     turn = state.turn
     if turn is None:
         return
-    by = caller(agent.host, agent.state)
-    hooks = agent.host.ports.hooks
+    by = caller(agent.runtime, agent.state)
+    hooks = agent.runtime.services.hooks
     event = hk.SubagentStop if state.me.kind == "subagent" else hk.Stop
     view = tuple(state.context.conversation.messages)
     verdict = await hooks.stop(event(view, turn.text, turn.stop_blocks, *_ongoing_work(agent), by))
-    notice(agent.host, agent.name, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
+    notice(agent.runtime, agent.name, (*verdict.notices, *([verdict.halt] if verdict.halt else [])))
     go_on = verdict.go_on
     halt = verdict.halt
     if not go_on and not halt and state.me.kind == "teammate" and hooks.has("TeammateIdle"):
         idle = await hooks.fire(hk.TeammateIdle(turn.text, turn.stop_blocks, by))
-        notice(agent.host, agent.name, (*idle.notices, *([idle.halt] if idle.halt else [])))
+        notice(agent.runtime, agent.name, (*idle.notices, *([idle.halt] if idle.halt else [])))
         go_on = idle.block
         halt = idle.halt
         if halt:
             await _stop_teammate(agent, halt, turn.id)
             return
-    ran = ev.StopHookRan(at=agent.host.clock.now(), go_on="" if halt else go_on)
+    ran = ev.StopHookRan(at=agent.runtime.clock.now(), go_on="" if halt else go_on)
     await agent.record(ran, unless=lambda now: now.turn is None or now.turn.id != turn.id)
 
 
@@ -281,7 +281,7 @@ def _ongoing_work(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ..
 
     Both are in the documented fields.
     """
-    board = agent.host.board
+    rows = agent.runtime.rows
     name = agent.name
     commands: list[Json] = [
         {
@@ -296,12 +296,12 @@ def _ongoing_work(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ..
     ]
     agents: list[Json] = [
         {"id": row.name, "type": row.kind, "status": row.life, "description": "", "agent_type": row.agent_type}
-        for row in board.children(name)
+        for row in rows.children(name)
         if row.life in AT_WORK
     ]
     crons: list[Json] = [
         {"id": schedule.id, "schedule": schedule.cron, "recurring": schedule.recurring, "prompt": schedule.prompt}
-        for schedule in board.schedules()
+        for schedule in rows.schedules()
         if schedule.state == "active" and schedule.enabled and schedule.target == name
     ]
     return (*commands, *agents), tuple(crons)
@@ -309,7 +309,7 @@ def _ongoing_work(agent: AgentRuntime) -> tuple[tuple[Json, ...], tuple[Json, ..
 
 async def _stop_teammate(agent: AgentRuntime, reason: str, turn: str) -> None:
     """End the life of an idle teammate that a hook stops, as documented."""
-    now = agent.host.clock.now()
+    now = agent.runtime.clock.now()
     events = [ev.StopHookRan(at=now, go_on=""), ev.StopAsked(at=now, by="hook", why=reason)]
     await agent.record(*events, unless=lambda state: state.turn is None or state.turn.id != turn)
 
@@ -349,7 +349,7 @@ async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome |
 
     A name behind an `@` may also be a person or a package, so a missing file is not reported.
     """
-    ports = agent.host.ports
+    services = agent.runtime.services
     lines = _LINES.fullmatch(word)
     given: Json = {"path": lines[1] if lines else word}
     if lines:
@@ -359,11 +359,11 @@ async def _read_named(agent: AgentRuntime, key: str, word: str) -> ToolOutcome |
     call = await call_after_hooks(agent, ToolCall(id=key, use_id=key, name=_READ, input=given))
     if isinstance(call, str):
         return ToolOutcome(f"(not read: {call})")
-    decision = await ports.judge.judge(permission_query(agent.host, agent.state, call))
+    decision = await services.judge.judge(permission_query(agent.runtime, agent.state, call))
     if decision.decision != "allow":
         return ToolOutcome(f"(not read: {decision.why} ({decision.rule}). Read it yourself if you need it)")
     try:
-        outcome = await ports.tools[_READ].run(call.input, tool_context(agent, key))
+        outcome = await services.tools[_READ].run(call.input, tool_context(agent, key))
     except ToolRefused:
         return None
     except OSError as failed:

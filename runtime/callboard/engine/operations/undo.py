@@ -32,7 +32,7 @@ from callboard.types.records import AgentRow
 async def undo(agent: AgentRuntime, step: st.Undo) -> None:
     """Undo edits, or record the reason for a refusal."""
     await agent.flush()
-    event = await _answer(agent.host.ports.store, agent.state, step.edits, agent.host.clock.now())
+    event = await _answer(agent.runtime.services.store, agent.state, step.edits, agent.runtime.clock.now())
     await agent.record(event, unless=lambda state: step.edits not in state.compaction.undo)
 
 

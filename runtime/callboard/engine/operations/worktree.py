@@ -32,18 +32,18 @@ async def enter_folder(agent: AgentRuntime, step: st.EnterFolder) -> None:
 
 
 async def _enter_folder(agent: AgentRuntime, name: str) -> None:
-    host = agent.host
+    runtime = agent.runtime
     text = ""
     folder = ""
-    assert host.ports.worktrees is not None, "the rule asks where there are worktrees"
+    assert runtime.services.worktrees is not None, "the rule asks where there are worktrees"
     bound = [
         task_id
         for task_id in agent.state.work.tasks
-        if name and (row := host.board.task(task_id)) and row[0].worktree == name
+        if name and (row := runtime.rows.task(task_id)) and row[0].worktree == name
     ]
     if name:
         try:
-            path, text = await host.ports.worktrees.open(name)
+            path, text = await runtime.services.worktrees.open(name)
         except ToolRefused as gone:
             await _handle_lost_folder(agent, name, bound, str(gone))
             return
@@ -51,19 +51,19 @@ async def _enter_folder(agent: AgentRuntime, name: str) -> None:
     me = agent.state.me
     events: list[ev.Event] = []
     if folder != me.folder:  # an agent that begins its life in a worktree has it in its spec, and in its prompt
-        events.append(ev.SpecChanged(at=host.clock.now(), spec=me.model_copy(update={"folder": folder})))
+        events.append(ev.SpecChanged(at=runtime.clock.now(), spec=me.model_copy(update={"folder": folder})))
         text = "\n".join(part for part in (text, _folder_text(name, folder)) if part)
     if text:
         injection = Injection(kind="system-reminder", text=text, key="folder")
-        events.append(ev.InjectionQueued(at=host.clock.now(), injection=injection))
+        events.append(ev.InjectionQueued(at=runtime.clock.now(), injection=injection))
     if events:
-        by = caller(agent.host, agent.state)
+        by = caller(agent.runtime, agent.state)
         await agent.record(*events)
         if folder != me.folder:
-            host.listeners.inform(
-                hk.CwdChanged(by.folder, caller(agent.host, agent.state).folder, caller(agent.host, agent.state))
+            runtime.listeners.inform(
+                hk.CwdChanged(by.folder, caller(agent.runtime, agent.state).folder, caller(agent.runtime, agent.state))
             )
-    host.note_folder_checked(agent.state)
+    runtime.note_folder_checked(agent.state)
 
 
 async def _handle_lost_folder(agent: AgentRuntime, name: str, bound: list[str], reason: str) -> None:
@@ -92,16 +92,16 @@ def _folder_text(name: str, folder: str) -> str:
 
 async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None:
     """Fail the tasks that are bound to the folder: no agent does them in another folder."""
-    host = agent.host
+    runtime = agent.runtime
     while True:
-        now = host.clock.now()
+        now = runtime.clock.now()
         holder = Holder(agent.name, agent.state.identity.incarnation)
         writes: list[Write] = []
         events: list[ev.Event] = []
-        for row in filter(None, map(host.board.task, held)):
+        for row in filter(None, map(runtime.rows.task, held)):
             if holder.holds(row[0]):
                 failed = task_rules.fail(row[0], holder, now, reason).model_copy(update={"worktree": None})
-                writes.append(Put(task_key(host.session, failed.id), failed.encode(), expected=row[1]))
+                writes.append(Put(task_key(runtime.session, failed.id), failed.encode(), expected=row[1]))
                 events.append(ev.TaskHeld(at=now, task=failed.id, subject=failed.subject, held=False))
         text = f"Your task has failed: {reason}. Report that; do not do it in another folder."
         events.append(ev.InjectionQueued(at=now, injection=Injection(kind="system-reminder", text=text, key="folder")))
@@ -109,7 +109,7 @@ async def _fail_tasks(agent: AgentRuntime, held: list[str], reason: str) -> None
             await agent.record(*events, writes=writes)
             return
         except Conflict as lost:
-            await host.refresh(lost.what)  # a row changed meanwhile, for example when the worktree was noted as gone
+            await runtime.refresh(lost.what)  # a row changed meanwhile, for example when the worktree was noted as gone
 
 
 async def _end_turn(agent: AgentRuntime, name: str, reason: str) -> None:
@@ -117,11 +117,11 @@ async def _end_turn(agent: AgentRuntime, name: str, reason: str) -> None:
 
     A message begins the next turn, in the agent's own folder.
     """
-    host = agent.host
-    now = agent.host.clock.now()
+    runtime = agent.runtime
+    now = agent.runtime.clock.now()
     life = agent.state.identity.incarnation
     envelope = Envelope(
-        id=short_id("env", host.session, agent.name, life, agent.state.turns.count, name),
+        id=short_id("env", runtime.session, agent.name, life, agent.state.turns.count, name),
         sender="runtime",
         recipient=agent.name,
         incarnation=life,
@@ -131,18 +131,18 @@ async def _end_turn(agent: AgentRuntime, name: str, reason: str) -> None:
         cause="tool",
         sent_at=now,
     )
-    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(host.session, envelope)])
+    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(runtime.session, envelope)])
 
 
 async def _stop_agent(agent: AgentRuntime, reason: str) -> None:
     """End an agent whose own worktree is gone, and inform its lead."""
-    host = agent.host
-    now = agent.host.clock.now()
-    lead = host.board.agent("lead")
+    runtime = agent.runtime
+    now = agent.runtime.clock.now()
+    lead = runtime.rows.agent("lead")
     writes: list[Write] = []
     if lead is not None and agent.name != "lead":
         envelope = Envelope(
-            id=short_id("env", host.session, agent.name, agent.state.identity.incarnation, "worktree"),
+            id=short_id("env", runtime.session, agent.name, agent.state.identity.incarnation, "worktree"),
             sender="runtime",
             recipient="lead",
             incarnation=lead[0].incarnation,
@@ -151,7 +151,7 @@ async def _stop_agent(agent: AgentRuntime, reason: str) -> None:
             cause="tool",
             sent_at=now,
         )
-        writes.append(sending(host.session, envelope))
+        writes.append(sending(runtime.session, envelope))
     await agent.record(ev.StopAsked(at=now, by="runtime", why=reason), writes=writes)
 
 

@@ -40,15 +40,15 @@ GENERAL = "general"
 """Agent type for a schedule that names none."""
 
 
-async def sent(host: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
+async def sent(runtime: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as sent now, and its writes. Raises `ToolRefused` if no agent can take it."""
     if schedule.context == "lead":
-        lead = host.board.agent("lead")
+        lead = runtime.rows.agent("lead")
         writes: list[Write] = []
         name = "lead"
         life = lead[0].incarnation if lead else 1
     else:
-        name, life, writes = await _agent_of(host, schedule, fire, now)
+        name, life, writes = await _agent_of(runtime, schedule, fire, now)
     going = fire.model_copy(update={"agent": name, "outcome": "waiting", "ended_at": None, "again_at": None})
     envelope = Envelope(
         id=envelope_id(going),
@@ -66,12 +66,12 @@ async def sent(host: SessionRuntime, schedule: Schedule, fire: Fire, now: float)
         },
         sent_at=now,
     )
-    return going, [*writes, sending(host.session, envelope)]
+    return going, [*writes, sending(runtime.session, envelope)]
 
 
-def ending(host: SessionRuntime, fire: Fire, now: float) -> list[Write]:
+def ending(runtime: SessionRuntime, fire: Fire, now: float) -> list[Write]:
     """Return the writes that end a fire: its mail is removed, or its turn is interrupted, but no other turn."""
-    row = host.board.agent(fire.agent) if fire.agent else None
+    row = runtime.rows.agent(fire.agent) if fire.agent else None
     if row is None:
         return []
     envelope = Envelope(
@@ -85,15 +85,17 @@ def ending(host: SessionRuntime, fire: Fire, now: float) -> list[Write]:
         metadata={"action": END_FIRE},
         sent_at=now,
     )
-    return [sending(host.session, envelope)]
+    return [sending(runtime.session, envelope)]
 
 
-def note_for_lead(host: SessionRuntime, schedule: Schedule, about: str, content: str, *, result: bool = False) -> Write:
+def note_for_lead(
+    runtime: SessionRuntime, schedule: Schedule, about: str, content: str, *, result: bool = False
+) -> Write:
     """Return the write of a note for the lead's next turn.
 
     It wakes no agent. `about`: key that makes the note unique.
     """
-    lead = host.board.agent("lead")
+    lead = runtime.rows.agent("lead")
     envelope = Envelope(
         id=short_id("env", schedule.id, about),
         sender="schedule",
@@ -104,9 +106,9 @@ def note_for_lead(host: SessionRuntime, schedule: Schedule, about: str, content:
         content=content,
         cause="schedule",
         metadata={"schedule": schedule.id},
-        sent_at=host.clock.now(),
+        sent_at=runtime.clock.now(),
     )
-    return sending(host.session, envelope)
+    return sending(runtime.session, envelope)
 
 
 def own_name(schedule: Schedule) -> str:
@@ -115,37 +117,41 @@ def own_name(schedule: Schedule) -> str:
     return f"sched-{named[:40].strip('-') or 'agent'}"
 
 
-async def _agent_of(host: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[str, int, list[Write]]:
+async def _agent_of(
+    runtime: SessionRuntime, schedule: Schedule, fire: Fire, now: float
+) -> tuple[str, int, list[Write]]:
     """Return the agent that runs the turn: name, incarnation, and the writes that create it if it does not exist."""
     if schedule.context == "own":
         name = own_name(schedule)
-        match = host.board.agent(name)
+        match = runtime.rows.agent(name)
         if match is not None and match[0].life == "crashed":
             raise ToolRefused(f"its agent {name} has crashed and is parked: `callboard team resume {name}`")
         if match is not None and match[0].life != "stopped":
             return name, match[0].incarnation, []
-        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
-        if len(living) >= host.max_agents:
-            raise ToolRefused(f"there is no room for its agent: the team is full ({host.max_agents}, team.max_agents)")
+        living = [row for row in runtime.rows.agents() if row.kind != "subagent" and row.life != "stopped"]
+        if len(living) >= runtime.max_agents:
+            raise ToolRefused(
+                f"there is no room for its agent: the team is full ({runtime.max_agents}, team.max_agents)"
+            )
         life, revision = (match[0].incarnation + 1, match[1]) if match else (1, 0)
-        return name, life, await _new_agent_writes(host, schedule, "teammate", life=(name, life, revision), now=now)
+        return name, life, await _new_agent_writes(runtime, schedule, "teammate", life=(name, life, revision), now=now)
     name = own_name(schedule) + subagent_suffix(envelope_id(fire))
-    match = host.board.agent(name)
+    match = runtime.rows.agent(name)
     if match is not None:  # the same attempt, repeated
         return name, match[0].incarnation, []
-    return name, 1, await _new_agent_writes(host, schedule, "subagent", life=(name, 1, 0), now=now)
+    return name, 1, await _new_agent_writes(runtime, schedule, "subagent", life=(name, 1, 0), now=now)
 
 
 async def _new_agent_writes(
-    host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, life: tuple[str, int, int], now: float
+    runtime: SessionRuntime, schedule: Schedule, kind: AgentKind, *, life: tuple[str, int, int], now: float
 ) -> list[Write]:
     """Return the writes of a new agent's row and spec: below the lead, with no more rights than the lead."""
     name, incarnation, revision = life
-    lead = host.board.agent("lead")
+    lead = runtime.rows.agent("lead")
     if lead is None:
         raise ToolRefused("the session has no lead")
     spec = await _spec(
-        host, schedule, kind, name=name, lead=await load_spec(host.ports.store, host.session, lead[0].spec)
+        runtime, schedule, kind, name=name, lead=await load_spec(runtime.services.store, runtime.session, lead[0].spec)
     )
     row = AgentRow.model_validate(
         {
@@ -163,14 +169,16 @@ async def _new_agent_writes(
         }
     )
     return [
-        Put(agent_key(host.session, name), row.encode(), expected=revision),
-        Put(spec_key(host.session, row.spec), spec.encode()),
+        Put(agent_key(runtime.session, name), row.encode(), expected=revision),
+        Put(spec_key(runtime.session, row.spec), spec.encode()),
     ]
 
 
-async def _spec(host: SessionRuntime, schedule: Schedule, kind: AgentKind, *, name: str, lead: AgentSpec) -> AgentSpec:
+async def _spec(
+    runtime: SessionRuntime, schedule: Schedule, kind: AgentKind, *, name: str, lead: AgentSpec
+) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
-    spec = bounded(host.types(agent_type, name, lead, kind), lead)
+    spec = bounded(runtime.types(agent_type, name, lead, kind), lead)
     keeps = bool(spec.memory)
     tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools, memory=keeps).names
     update: dict[str, object] = {
@@ -206,12 +214,12 @@ async def fire_by_hand(store: Store, session: str, schedule: Schedule, *, now: f
     return fire.id
 
 
-def used_up_schedule(host: SessionRuntime, schedule: Schedule) -> str:
+def used_up_schedule(runtime: SessionRuntime, schedule: Schedule) -> str:
     """Return the reason why the budget of the schedule allows no further fire; empty if it does."""
-    return no_more_fires(host.budgets.of_schedule(schedule.id), host.awake.now())
+    return no_more_fires(runtime.budgets.of_schedule(schedule.id), runtime.awake.now())
 
 
-def pause_for(host: SessionRuntime, reached: st.ReachBudget) -> tuple[Write, ...]:
+def pause_for(runtime: SessionRuntime, reached: st.ReachBudget) -> tuple[Write, ...]:
     """Return the writes for the commit of an exhausted budget.
 
     The writes pause the schedule that owns the budget; there are none for another owner.
@@ -220,16 +228,16 @@ def pause_for(host: SessionRuntime, reached: st.ReachBudget) -> tuple[Write, ...
     if kind != "schedule" or reached.kind in ("agents", "depth"):
         return ()
     reason = used_up(reached.budget, reached.kind, limit=reached.limit, spent=reached.spent, needed=reached.wanted)
-    return pause(host, schedule, reason, wakes=False)
+    return pause(runtime, schedule, reason, wakes=False)
 
 
-def pause(host: SessionRuntime, schedule: str, reason: str, *, wakes: bool) -> tuple[Write, ...]:
+def pause(runtime: SessionRuntime, schedule: str, reason: str, *, wakes: bool) -> tuple[Write, ...]:
     """Return the writes that pause a schedule; none if it is no longer active. `wakes`: inform the lead at once."""
-    match = host.board.schedule(schedule)
+    match = runtime.rows.schedule(schedule)
     if match is None or match[0].state != "active":
         return ()
     row, revision = match
-    lead = host.board.agent("lead")
+    lead = runtime.rows.agent("lead")
     envelope = Envelope(
         id=short_id("env", row.id, "paused", revision),
         sender="schedule",
@@ -239,7 +247,7 @@ def pause(host: SessionRuntime, schedule: str, reason: str, *, wakes: bool) -> t
         mode="wake" if wakes else "queue",
         content=f"schedule {row.id} ({row.cron}, {row.timezone}) is paused: {reason}",
         cause="schedule",
-        sent_at=host.clock.now(),
+        sent_at=runtime.clock.now(),
     )
-    put = Put(schedule_key(host.session, row.id), paused(row, reason).encode(), expected=revision)
-    return sending(host.session, envelope), put
+    put = Put(schedule_key(runtime.session, row.id), paused(row, reason).encode(), expected=revision)
+    return sending(runtime.session, envelope), put

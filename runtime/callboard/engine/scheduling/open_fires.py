@@ -89,8 +89,8 @@ class OpenFire:
 class OpenFires:
     """Unfinished fires of a session. `moved`: called when the progress of one has changed."""
 
-    def __init__(self, host: SessionRuntime, moved: Callable[[], None]) -> None:
-        self._host = host
+    def __init__(self, runtime: SessionRuntime, moved: Callable[[], None]) -> None:
+        self._runtime = runtime
         self._moved = moved
         self._open: dict[str, OpenFire] = {}
         self._keys: dict[str, deque[str]] = {}
@@ -124,7 +124,7 @@ class OpenFires:
     async def load(self) -> None:
         """Read the history once, before any agent of the session starts. Raises `StoreDamaged`."""
         # by key, so that the fires of each schedule come in the order of their slots
-        for row in await rows_of(self._host.ports.store, fires_prefix(self._host.session)):
+        for row in await rows_of(self._runtime.services.store, fires_prefix(self._runtime.session)):
             schedule = row.key.split("/")[2]
             self._keys.setdefault(schedule, deque()).append(row.key)
             self._take(row)
@@ -135,7 +135,7 @@ class OpenFires:
     def _take(self, row: Row) -> None:
         """Apply a row of the history."""
         value = row.value or b""
-        failing = self._host.board.schedule_row(row.key.split("/")[2])
+        failing = self._runtime.rows.schedule_row(row.key.split("/")[2])
         if not any(mark in value for mark in _OPEN) and not (failing and failing.failures):
             return
         try:
@@ -151,7 +151,7 @@ class OpenFires:
     async def take_up(self, fire_id: str) -> None:
         """Add a fire that another process wrote into the history."""
         schedule = fire_id.split(":")[1]
-        row = await self._host.ports.store.get(fire_key(self._host.session, schedule, fire_id))
+        row = await self._runtime.services.store.get(fire_key(self._runtime.session, schedule, fire_id))
         keys = self._keys.setdefault(schedule, deque())
         if row is None or fire_id in self._open:
             return
@@ -162,11 +162,11 @@ class OpenFires:
 
     async def reread(self, key: str) -> None:
         """Read a row of the history again after another process changed it."""
-        if not key.startswith(fires_prefix(self._host.session)):
+        if not key.startswith(fires_prefix(self._runtime.session)):
             return
-        row = await self._host.ports.store.get(key)
+        row = await self._runtime.services.store.get(key)
         for fire_id in [
-            open_id for open_id in self._open if fire_key(self._host.session, open_id.split(":")[1], open_id) == key
+            open_id for open_id in self._open if fire_key(self._runtime.session, open_id.split(":")[1], open_id) == key
         ]:
             del self._open[fire_id]
         if row is not None:
@@ -177,7 +177,7 @@ class OpenFires:
 
         A slot that a clock ahead of time skipped does not count as decided.
         """
-        row = await self._host.ports.store.get(fire_key(self._host.session, schedule, fire_id))
+        row = await self._runtime.services.store.get(fire_key(self._runtime.session, schedule, fire_id))
         if row is None or row.value is None:
             return False
         try:
@@ -185,7 +185,7 @@ class OpenFires:
         except ValueError:
             return True
         passed_over = fire.outcome in ("missed", "skipped", "refused")
-        if not passed_over or fire.at <= self._host.clock.now() + CLOCK_SKEW:
+        if not passed_over or fire.at <= self._runtime.clock.now() + CLOCK_SKEW:
             return True
         # A clock that was ahead of time skipped this slot, so it is still open
         # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
@@ -194,10 +194,12 @@ class OpenFires:
 
     async def _read_course(self, fire: Fire) -> FireProgress:
         """Return the progress of the newest attempt, from its agent's journals."""
-        row = self._host.board.agent(fire.agent)
+        row = self._runtime.rows.agent(fire.agent)
         course = FireProgress(envelope_id(fire))
         for life in range(1, row[0].incarnation + 1 if row else 1):
-            for event in await events_of(self._host.ports.store, journal(self._host.session, fire.agent, life)):
+            for event in await events_of(
+                self._runtime.services.store, journal(self._runtime.session, fire.agent, life)
+            ):
                 if course.stage == "ended":
                     return course
                 course = course_after(course, event) if type(event) in _FIRE_EVENTS else course
@@ -219,7 +221,7 @@ class OpenFires:
         writes: list[Write] = []
         for fire in fires:
             open_fire = self._open.get(fire.id)
-            key = fire_key(self._host.session, fire.schedule, fire.id)
+            key = fire_key(self._runtime.session, fire.schedule, fire.id)
             # Of two processes that fire the same slot, only one can commit.
             expected = open_fire.revision if open_fire else self._void.get(fire.id, 0)
             writes.append(Put(key, fire.encode(), expected=expected))
@@ -228,14 +230,14 @@ class OpenFires:
     def pruning(self, schedule: str, count: int) -> list[Write]:
         """Return the writes that remove the oldest finished fires of a schedule, to make room for `count` more."""
         keys = self._keys.get(schedule, deque())
-        open_keys = {fire_key(self._host.session, schedule, fire_id) for fire_id in self._open}
+        open_keys = {fire_key(self._runtime.session, schedule, fire_id) for fire_id in self._open}
         surplus = max(0, len(keys) + count - KEPT)
         return [Delete(key) for key in list(keys)[:surplus] if key not in open_keys]
 
     def written(self, writes: Sequence[Write], revisions: Sequence[int]) -> None:
         """Apply the writes of a finished commit."""
         for write, revision in zip(writes, revisions, strict=True):
-            if isinstance(write, Put | Delete) and write.key.startswith(fires_prefix(self._host.session)):
+            if isinstance(write, Put | Delete) and write.key.startswith(fires_prefix(self._runtime.session)):
                 self._written(write, revision)
 
     def _written(self, write: Put | Delete, revision: int) -> None:
@@ -266,8 +268,8 @@ class OpenFires:
 class FireSettler:
     """Advancement of the open fires of a session."""
 
-    def __init__(self, host: SessionRuntime, fires: OpenFires) -> None:
-        self._host = host
+    def __init__(self, runtime: SessionRuntime, fires: OpenFires) -> None:
+        self._runtime = runtime
         self._fires = fires
 
     async def advance(self, now: float) -> None:
@@ -296,13 +298,13 @@ class FireSettler:
         After a lost race, read the rows again and return False: the next iteration decides again.
         """
         try:
-            numbers = await self._host.commit(*writes)
+            numbers = await self._runtime.commit(*writes)
         except Conflict as lost:
-            await self._host.refresh(lost.what)
+            await self._runtime.refresh(lost.what)
             await self._fires.reread(lost.what)
             return False
         self._fires.written(writes, numbers)
-        self._host.listeners.on_change("fire", "")
+        self._runtime.listeners.on_change("fire", "")
         return True
 
     def _due_at(self, open_fire: OpenFire) -> float | None:
@@ -315,11 +317,11 @@ class FireSettler:
             return None
         if course is None or not course.own:  # it joined the turn of another prompt, and must not end that turn
             return None
-        time = self._host.awake
-        return self._host.clock.now() + open_fire.began_awake(time) + schedule.deadline - time.now()
+        time = self._runtime.awake
+        return self._runtime.clock.now() + open_fire.began_awake(time) + schedule.deadline - time.now()
 
     def _schedule(self, fire: Fire) -> Schedule | None:
-        return self._host.board.schedule_row(fire.schedule)
+        return self._runtime.rows.schedule_row(fire.schedule)
 
     async def _advance(self, open_fire: OpenFire, now: float) -> None:
         """Apply the changes of a fire that come from its journal, the end of its schedule, or its deadline."""
@@ -339,14 +341,14 @@ class FireSettler:
             over = open_fire.fire.model_copy(
                 update={"outcome": "timed_out", "why": f"it ran for more than {seconds:g} s"}
             )
-            await self.commit(*self._fires.puts(over), *ending(self._host, open_fire.fire, now))
+            await self.commit(*self._fires.puts(over), *ending(self._runtime, open_fire.fire, now))
 
     def _progress(self, open_fire: OpenFire, now: float) -> FireProgress | None:
         """Return the progress from the journal. If the agent no longer exists, the fire has ended."""
         course = open_fire.course
         if course is None or course.stage == "ended" or open_fire.fire.agent == "lead":
             return course
-        row = self._host.board.agent(open_fire.fire.agent)
+        row = self._runtime.rows.agent(open_fire.fire.agent)
         if row is not None and row[0].life not in ("stopped", "crashed"):
             return course
         crashed = row is not None and row[0].life == "crashed"
@@ -363,8 +365,8 @@ class FireSettler:
 
     async def _record_end(self, fire: Fire, course: FireProgress) -> None:
         """Record the end of a fire in the history, with its effects, in one commit."""
-        host = self._host
-        match = host.board.schedule(fire.schedule)
+        runtime = self._runtime
+        match = runtime.rows.schedule(fire.schedule)
         over = ended(fire, course, match[0] if match else None, self._usage(fire, course))
         writes = self._fires.puts(over)
         if match is not None and not unended(over):
@@ -384,8 +386,8 @@ class FireSettler:
         if reason:
             row = paused(row, reason)
             message = f"schedule {row.id} ({row.cron}, {row.timezone}) is paused: {reason}"
-            writes.append(note_for_lead(self._host, row, f"paused {over.id} {over.attempt}", message))
-        return [*writes, Put(schedule_key(self._host.session, row.id), row.encode(), expected=revision)]
+            writes.append(note_for_lead(self._runtime, row, f"paused {over.id} {over.attempt}", message))
+        return [*writes, Put(schedule_key(self._runtime.session, row.id), row.encode(), expected=revision)]
 
     def _result_mail(self, fire: Fire, over: Fire, course: FireProgress) -> list[Write]:
         """Return the final text of an agent that was created for this fire, as mail for the lead's next turn."""
@@ -396,12 +398,14 @@ class FireSettler:
         outcome_text = course.text.strip() or over.why
         message = f"{text}\n{outcome_text}" if outcome_text else text
         return [
-            note_for_lead(self._host, schedule, f"result {envelope_id(fire)}", message, result=over.outcome == "done")
+            note_for_lead(
+                self._runtime, schedule, f"result {envelope_id(fire)}", message, result=over.outcome == "done"
+            )
         ]
 
     def _usage(self, fire: Fire, course: FireProgress) -> Amount:
         """Return the usage of the turn and of the known agents that it started."""
-        node = self._host.budgets.tree.get(f"fire:{envelope_id(fire)}")
+        node = self._runtime.budgets.tree.get(f"fire:{envelope_id(fire)}")
         return node.spent if node is not None and node.spent.steps > course.used.steps else course.used
 
     def _retry_is_due(self, fire: Fire, now: float) -> bool:
@@ -423,7 +427,7 @@ class FireSettler:
             return False
         going = fire.model_copy(update={"attempt": fire.attempt + 1}) if is_retry else fire
         try:
-            going, writes = await sent(self._host, schedule, going, now)
+            going, writes = await sent(self._runtime, schedule, going, now)
         except ToolRefused as refused:
             await self.commit(*self._fires.puts(_closed(fire, "refused", str(refused), now)))
             return False
@@ -435,9 +439,9 @@ def _closed(fire: Fire, outcome: str, reason: str, now: float) -> Fire:
     return fire.model_copy(update={"outcome": outcome, "why": reason, "ended_at": now})
 
 
-def replaced(host: SessionRuntime, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
+def replaced(runtime: SessionRuntime, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as replaced by a newer one, and the writes that end its running part."""
     reason = f"{by} took its place"
     if is_held(fire) or retry_at(fire) is not None:
         return _closed(fire, "replaced", reason, now), []
-    return fire.model_copy(update={"outcome": "replaced", "why": reason}), ending(host, fire, now)
+    return fire.model_copy(update={"outcome": "replaced", "why": reason}), ending(runtime, fire, now)

@@ -59,12 +59,12 @@ class _Decision:
 class SessionScheduler:
     """Scheduler of a session."""
 
-    def __init__(self, host: SessionRuntime) -> None:
-        self._host = host
+    def __init__(self, runtime: SessionRuntime) -> None:
+        self._runtime = runtime
         self._changed = Notifier()
         self._timings: dict[str, _Timing] = {}
-        self.fires = OpenFires(host, self.handle_change)
-        self._settling = FireSettler(host, self.fires)
+        self.fires = OpenFires(runtime, self.handle_change)
+        self._settling = FireSettler(runtime, self.fires)
 
     @property
     def waiting(self) -> bool:
@@ -72,13 +72,13 @@ class SessionScheduler:
 
         A parked lead takes no fires: they wait in its mailbox until the user resumes it.
         """
-        lead = self._host.board.agent("lead")
+        lead = self._runtime.rows.agent("lead")
         if lead is None or lead[0].life != "crashed":
             return len(self.fires) > 0
         return any(not self._is_for_lead(followed.fire) for followed in self.fires)
 
     def _is_for_lead(self, fire: Fire) -> bool:
-        schedule = self._host.board.schedule_row(fire.schedule)
+        schedule = self._runtime.rows.schedule_row(fire.schedule)
         return fire.agent == "lead" or (schedule is not None and schedule.context == "lead")
 
     def handle_change(self) -> None:
@@ -95,12 +95,12 @@ class SessionScheduler:
 
     async def run(self) -> None:
         """Fire until cancelled."""
-        for schedule in self._host.board.schedules():
+        for schedule in self._runtime.rows.schedules():
             if not schedule.durable and schedule.state == "active":  # it was meant for the life of an earlier process
                 await self._change(schedule.id, {"state": "cancelled", "enabled": False})
         while True:
             changes = self._changed.changes
-            now = self._host.clock.now()
+            now = self._runtime.clock.now()
             await self._settling.advance(now)
             # Before the fires, because a last slot in the future would prevent all of them
             # (test_a_clock_that_was_years_ahead_for_a_moment_silences_no_schedule).
@@ -110,10 +110,10 @@ class SessionScheduler:
 
     async def _correct(self, now: float) -> None:
         """Revert decisions of a clock that was ahead of time. Otherwise a schedule would not fire until that time."""
-        for schedule in self._host.board.schedules():
+        for schedule in self._runtime.rows.schedules():
             ahead = schedule.last_slot is not None and schedule.last_slot > now + CLOCK_SKEW
             ended = schedule.state == "ended" and schedule.paused_why == EXPIRED
-            match = self._host.board.schedule(schedule.id)
+            match = self._runtime.rows.schedule(schedule.id)
             if not (ahead or ended) or match is None:
                 continue
             try:
@@ -131,13 +131,13 @@ class SessionScheduler:
                 f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) is corrected: {reason}. It fires again"
             )
             row = schedule.model_copy(update=dict(update))
-            key = schedule_key(self._host.session, schedule.id)
-            note = note_for_lead(self._host, schedule, f"corrected {match[1]}", message)
+            key = schedule_key(self._runtime.session, schedule.id)
+            note = note_for_lead(self._runtime, schedule, f"corrected {match[1]}", message)
             await self._settling.commit(Put(key, row.encode(), expected=match[1]), note)
 
     def _active(self) -> list[Schedule]:
         return [
-            schedule for schedule in self._host.board.schedules() if schedule.enabled and schedule.state == "active"
+            schedule for schedule in self._runtime.rows.schedules() if schedule.enabled and schedule.state == "active"
         ]
 
     def _next_time(self) -> float | None:
@@ -150,7 +150,7 @@ class SessionScheduler:
         Those with hooks run together, so that a slow hook delays no other schedule.
         """
         active = [schedule for schedule in self._active() if self._is_due(schedule, now)]
-        if not self._host.ports.hooks.has("ScheduleFired"):
+        if not self._runtime.services.hooks.has("ScheduleFired"):
             for schedule in active:
                 await self._fire(schedule.id, now)
             return
@@ -181,7 +181,7 @@ class SessionScheduler:
         return timing.when if timing is not None else None
 
     def _timing_of(self, schedule: Schedule) -> _Timing | None:
-        match = self._host.board.schedule(schedule.id)
+        match = self._runtime.rows.schedule(schedule.id)
         if match is None:
             return None
         timing = self._timings.get(schedule.id)
@@ -206,28 +206,28 @@ class SessionScheduler:
         moves with the clock is never reached (test_a_clock_that_is_set_back_after_a_failure_ends_the_wait).
         """
         failed_at = self.fires.failed_at.get(schedule.id, 0.0)
-        now = self._host.clock.now()
+        now = self._runtime.clock.now()
         if failed_at > now:
             failed_at = self.fires.failed_at[schedule.id] = now
         return wait_after(schedule, failed_at)
 
     async def _pause(self, schedule: Schedule, reason: str, *, wakes: bool) -> None:
         """Pause a schedule that cannot fire, with the reason, and inform the lead."""
-        writes = pause(self._host, schedule.id, reason, wakes=wakes)
+        writes = pause(self._runtime, schedule.id, reason, wakes=wakes)
         if writes:
             await self._settling.commit(*writes)
 
     async def _change(self, schedule_id: str, update: Mapping[str, object]) -> None:
-        row = self._host.board.schedule(schedule_id)
+        row = self._runtime.rows.schedule(schedule_id)
         if row is None:
             return
-        key = schedule_key(self._host.session, schedule_id)
+        key = schedule_key(self._runtime.session, schedule_id)
         changed = row[0].model_copy(update=dict(update))
         await self._settling.commit(Put(key, changed.encode(), expected=row[1]))
 
     async def _sleep(self, until: float | None, changes: int) -> None:
         """Wait until this time, or until the number of changes exceeds `changes`."""
-        wait = None if until is None else min(max(0.0, until - self._host.clock.now()), SOON)
+        wait = None if until is None else min(max(0.0, until - self._runtime.clock.now()), SOON)
         with anyio.move_on_after(wait):
             await self._changed.changed(changes)
 
@@ -236,7 +236,7 @@ class SessionScheduler:
 
         After a lost race the next iteration decides again.
         """
-        match = self._host.board.schedule(schedule_id)
+        match = self._runtime.rows.schedule(schedule_id)
         if match is None:
             return
         schedule, revision = match
@@ -255,7 +255,7 @@ class SessionScheduler:
         decision = _Decision(schedule, revision, when, now, [], [])
         update = await self._decide(decision, due_slots)
         row = schedule.model_copy(update=update)
-        key = schedule_key(self._host.session, schedule_id)
+        key = schedule_key(self._runtime.session, schedule_id)
         history = [*self.fires.puts(*decision.fires), *self.fires.pruning(schedule_id, len(decision.fires))]
         await self._settling.commit(Put(key, row.encode(), expected=revision), *decision.writes, *history)
 
@@ -266,13 +266,14 @@ class SessionScheduler:
         if due_now.missed is not None:
             await self._record_missed(decision, due_now.missed, due_now.passed)
         slots = [slot for slot in due_now.slots if not await self.fires.is_decided(schedule.id, slot.id)]
-        reason = used_up_schedule(self._host, schedule) if slots else ""
+        reason = used_up_schedule(self._runtime, schedule) if slots else ""
         if reason:
             decision.fires += [
-                decided(self._host.session, slot, now=decision.now, outcome="refused", reason=reason) for slot in slots
+                decided(self._runtime.session, slot, now=decision.now, outcome="refused", reason=reason)
+                for slot in slots
             ]
             decision.writes.append(
-                note_for_lead(self._host, schedule, f"paused {decision.revision}", _paused_words(schedule, reason))
+                note_for_lead(self._runtime, schedule, f"paused {decision.revision}", _paused_words(schedule, reason))
             )
             return {**update, "state": "paused", "paused_why": reason}
         slots, refused = await self._after_hooks(decision, slots)
@@ -295,31 +296,36 @@ class SessionScheduler:
         if not await self.fires.is_decided(schedule.id, first.id):
             decision.fires.append(
                 decided(
-                    self._host.session, first, now=decision.now, outcome="missed", reason=reason, missed=max(1, count)
+                    self._runtime.session,
+                    first,
+                    now=decision.now,
+                    outcome="missed",
+                    reason=reason,
+                    missed=max(1, count),
                 )
             )
         if one_shot(schedule, decision.when):
             message = (
                 f"schedule {schedule.id} ({schedule.cron}, {schedule.timezone}) was missed and does not run: {reason}"
             )
-            decision.writes.append(note_for_lead(self._host, schedule, first.id, message))
+            decision.writes.append(note_for_lead(self._runtime, schedule, first.id, message))
 
     async def _apply_admitted(self, decision: _Decision, admitted: AdmittedSlots) -> int:
         """Send, hold, skip and replace fires as decided. Return the number of fires sent."""
-        session = self._host.session
+        session = self._runtime.session
         now = decision.now
         decision.fires += [
             decided(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip
         ]
         for old in admitted.replaced:
-            fire, writes = replaced(self._host, old, admitted.send[0].id, now)
+            fire, writes = replaced(self._runtime, old, admitted.send[0].id, now)
             decision.fires.append(fire)
             decision.writes += writes
         count = 0
         for slot in admitted.send:
             fire = decided(session, slot, now=now, outcome="waiting")
             try:
-                fire, writes = await sent(self._host, decision.schedule, fire, now)
+                fire, writes = await sent(self._runtime, decision.schedule, fire, now)
             except ToolRefused as refused:
                 decision.fires.append(decided(session, slot, now=now, outcome="refused", reason=str(refused)))
                 continue
@@ -334,7 +340,7 @@ class SessionScheduler:
 
         After a crash before the commit the hooks run again.
         """
-        hooks = self._host.ports.hooks
+        hooks = self._runtime.services.hooks
         schedule = decision.schedule
         if not slots or not hooks.has("ScheduleFired"):
             return list(slots), {}
@@ -342,7 +348,7 @@ class SessionScheduler:
         skips = schedule.skips
         reason = ""
         for slot in slots:
-            by = self._host.listeners.caller_of("lead")
+            by = self._runtime.listeners.caller_of("lead")
             event = ScheduleFired(schedule.id, schedule.prompt, slot.nominal, schedule.cron, by)
             verdict = await hooks.fire(event)
             for text in verdict.notices:
@@ -354,7 +360,7 @@ class SessionScheduler:
             reason = f"{at:%Y-%m-%d %H:%M} UTC: {verdict.block} ({verdict.by})"
             decision.fires.append(
                 decided(
-                    self._host.session,
+                    self._runtime.session,
                     slot,
                     now=decision.now,
                     outcome="refused",

@@ -44,8 +44,8 @@ class _PendingBirth:
 class Births:
     """Subagents of this process between the commit of their birth and the beginning of their life."""
 
-    def __init__(self, host: SessionRuntime, lock_of: Callable[[AgentRow], AgentLock], begin: Begin) -> None:
-        self._host = host
+    def __init__(self, runtime: SessionRuntime, lock_of: Callable[[AgentRow], AgentLock], begin: Begin) -> None:
+        self._runtime = runtime
         self._begin = begin
         self._lock_of = lock_of
         self._births: dict[tuple[str, int], _PendingBirth] = {}
@@ -56,36 +56,39 @@ class Births:
         Return False, and do nothing, for an agent that brings servers: they end with its life, so it begins by itself.
         Raises the exceptions of `Store.commit`: `Conflict` if another process was faster.
         """
-        host = self._host
-        if has_own_servers(host, spec):
+        runtime = self._runtime
+        if has_own_servers(runtime, spec):
             return False
-        parts = await compose_first_prompt(host, spec)
-        prompt = await store_prompt(host, parts)
+        parts = await compose_first_prompt(runtime, spec)
+        prompt = await store_prompt(runtime, parts)
         # The store finishes a commit although the call was cancelled. Without the shield the agent would not be on the
         # board when the children of the call are stopped, and would work for nobody.
         with anyio.CancelScope(shield=True):
-            if host.board.agent(row.name) is None:
+            if runtime.rows.agent(row.name) is None:
                 await self._commit(row, spec, assignment, prompt=prompt, parts=parts)
         return True
 
     async def _commit(
         self, row: AgentRow, spec: AgentSpec, assignment: Envelope, *, prompt: PromptSet, parts: PromptParts
     ) -> None:
-        host = self._host
-        started = AgentStarted(at=prompt.at, spec=spec, session=host.session, incarnation=row.incarnation)
+        runtime = self._runtime
+        started = AgentStarted(at=prompt.at, spec=spec, session=runtime.session, incarnation=row.incarnation)
         received = assignment.model_copy(update={"seq": 1})  # the mailbox is new
         events, state = first_records(row, started, prompt, received, next_step=self._next_step)
         born = row_after(row, state, started.at)
-        stream = journal(host.session, row.name, row.incarnation)
+        stream = journal(runtime.session, row.name, row.incarnation)
         appends = [Append(stream, event.encode(), expected=place) for place, event in enumerate(events)]
         # The life may begin before this commit returns, because the store reports new rows by itself.
         birth = self._births[row.name, row.incarnation] = _PendingBirth()
         try:
-            await host.commit(
-                Put(agent_key(host.session, row.name), born.encode(), expected=0),
+            await runtime.commit(
+                Put(agent_key(runtime.session, row.name), born.encode(), expected=0),
                 # Before the journal, which then grows at the end of the table of records.
                 Append(
-                    mailbox(host.session, row.name, row.incarnation), assignment.encode(), expected=0, id=assignment.id
+                    mailbox(runtime.session, row.name, row.incarnation),
+                    assignment.encode(),
+                    expected=0,
+                    id=assignment.id,
                 ),
                 *appends,
                 agent=born,
@@ -101,15 +104,15 @@ class Births:
     def _runtime_of(
         self, row: AgentRow, state: AgentState, events: tuple[Event, ...], parts: PromptParts
     ) -> AgentRuntime:
-        agent = AgentRuntime(self._host, row, state, self._begin, lock=self._lock_of(row))
+        agent = AgentRuntime(self._runtime, row, state, self._begin, lock=self._lock_of(row))
         agent.cache_prompt(parts.system, parts.tools)
-        self._host.budgets.join(state)
+        self._runtime.budgets.join(state)
         agent.announce(events)
         return agent
 
     def _next_step(self, state: AgentState) -> Step:
-        host = self._host
-        return Wait(None, "idle") if host.pausing else decide(state, facts_of(host, state, frozenset()))
+        runtime = self._runtime
+        return Wait(None, "idle") if runtime.pausing else decide(state, facts_of(runtime, state, frozenset()))
 
     async def take(self, row: AgentRow) -> AgentRuntime | None:
         """Return, once, the agent that was born in this process and has not begun its life; None for any other."""

@@ -96,7 +96,7 @@ class Member:
 class TeamContext:
     """Services of the team for an incarnation."""
 
-    host: SessionRuntime
+    runtime: SessionRuntime
     pid: int
     births: Births
     wait_ended: Callable[[str, int], Awaitable[tuple[str, str]]]
@@ -110,9 +110,9 @@ async def live_once(member: Member, team: TeamContext) -> tuple[str, str]:
 
     A life that has ended or is parked is only read.
     """
-    row = member.row = current_row(team.host, member.row)
+    row = member.row = current_row(team.runtime, member.row)
     newborn = await team.births.take(row)
-    agent = newborn or await _recalled_agent(member, team.host)
+    agent = newborn or await _recalled_agent(member, team.runtime)
     if not isinstance(agent, AgentRuntime):
         return agent
     member.agent = agent
@@ -140,10 +140,10 @@ async def live_once(member: Member, team: TeamContext) -> tuple[str, str]:
     return done[0].outcome, done[0].result
 
 
-async def _recalled_agent(member: Member, host: SessionRuntime) -> AgentRuntime | tuple[str, str]:
+async def _recalled_agent(member: Member, runtime: SessionRuntime) -> AgentRuntime | tuple[str, str]:
     """Return an agent from its journal, or (outcome, result) of a life that is over or parked."""
     row = member.row
-    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    state = await recall(runtime.services.store, runtime.session, row.name, row.incarnation)
     if state.lifecycle.ended is not None:
         return state.lifecycle.ended.outcome, state.lifecycle.ended.result
     if row.life == "crashed" and not member.resumed:
@@ -152,42 +152,42 @@ async def _recalled_agent(member: Member, host: SessionRuntime) -> AgentRuntime 
     # (test_a_subagent_that_was_buried_does_not_live_again_for_a_caller_that_asks_anew).
     if row.life == "stopped":
         return row.outcome or "stopped", f"{row.name} was ended"
-    return AgentRuntime(host, row, state, begin, lock=member.lock)
+    return AgentRuntime(runtime, row, state, begin, lock=member.lock)
 
 
-def current_row(host: SessionRuntime, row: AgentRow) -> AgentRow:
+def current_row(runtime: SessionRuntime, row: AgentRow) -> AgentRow:
     """Return the current row of this life."""
-    match = host.board.agent(row.name)
+    match = runtime.rows.agent(row.name)
     return match[0] if match is not None and match[0].incarnation == row.incarnation else row
 
 
 async def _record_wake_up(agent: AgentRuntime, pid: int) -> None:
     """Write the first records of this process: the start or the resume, and the prompt in use."""
-    now = agent.host.clock.now()
-    host = agent.host
+    now = agent.runtime.clock.now()
+    runtime = agent.runtime
     if agent.state.identity.spec is None:
         await record_start(agent)
-        host.budgets.join(agent.state)
+        runtime.budgets.join(agent.state)
     else:
-        host.budgets.join(agent.state)
+        runtime.budgets.join(agent.state)
         await agent.record(AgentResumed(at=now, pid=pid))
-        await take_back_orphans(host, agent.name)
+        await take_back_orphans(runtime, agent.name)
         await model_call.remember_sent(agent)
     await align_tasks(agent)
     await add_own_servers(agent)
     # Calls in progress need the tools of their servers.
     if any(call.call.name.startswith(PREFIX) for call in agent.state.calls):
-        await wait_for_servers(host)
+        await wait_for_servers(runtime)
     await set_prompt(agent)
 
 
 async def record_start(agent: AgentRuntime) -> None:
     """Write the first record of a journal."""
-    host = agent.host
+    runtime = agent.runtime
     row = agent.row
-    spec = await load_spec(host.ports.store, host.session, row.spec)
-    now = host.clock.now()
-    event = AgentStarted(at=now, spec=spec, session=host.session, incarnation=row.incarnation)
+    spec = await load_spec(runtime.services.store, runtime.session, row.spec)
+    now = runtime.clock.now()
+    event = AgentStarted(at=now, spec=spec, session=runtime.session, incarnation=row.incarnation)
     # A subagent's start joins the commit of its first turn, unless it has joined that of its birth (`Births`). After a
     # crash before that, the row without a journal starts again.
     if row.kind == "subagent":
@@ -204,22 +204,22 @@ BACK_OFF = 0.5
 """Seconds before the first restart. Each later one waits twice as long."""
 
 
-async def may_restart(host: SessionRuntime, member: Member, crash: Exception) -> bool:
+async def may_restart(runtime: SessionRuntime, member: Member, crash: Exception) -> bool:
     """Wait and return True to restart the agent from its journal; or park it, inform the lead, and return False."""
-    now = host.clock.now()
+    now = runtime.clock.now()
     member.crashes = [at for at in member.crashes if now - at < RESTART_WINDOW] + [now]
     count = len(member.crashes)
     reason = _first_error_line(crash)
     log.error("agent crashed", agent=member.row.name, crashes=count, exc_info=crash)
     if count <= RESTARTS and not _is_damaged(crash):
         again_at = now + BACK_OFF * 2 ** (count - 1)
-        await _record_crash(host, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
+        await _record_crash(runtime, member, (AgentCrashed(at=now, why=reason, count=count, again_at=again_at),))
         # Meanwhile the row states that the agent is starting, and since when
         # (test_in_its_back_off_an_agent_is_starting_and_its_row_says_since_when).
-        await host.clock.sleep_until(again_at)
+        await runtime.clock.sleep_until(again_at)
         return True
-    await _park(host, member, AgentCrashed(at=now, why=str(crash) if _is_damaged(crash) else reason, count=count))
-    host.budgets.leave(member.row.name, member.row.incarnation)
+    await _park(runtime, member, AgentCrashed(at=now, why=str(crash) if _is_damaged(crash) else reason, count=count))
+    runtime.budgets.leave(member.row.name, member.row.incarnation)
     member.result = (
         "failed",
         f"{member.row.name} crashed {count} times: {reason}" if not _is_damaged(crash) else str(crash),
@@ -227,69 +227,69 @@ async def may_restart(host: SessionRuntime, member: Member, crash: Exception) ->
     return False
 
 
-async def _park(host: SessionRuntime, member: Member, crash: AgentCrashed) -> None:
+async def _park(runtime: SessionRuntime, member: Member, crash: AgentCrashed) -> None:
     """Park an agent: end its background commands; then, in one commit, release everything and inform the lead.
 
     The commit frees the agent's tasks, withdraws its requests, and stops its subagents.
     """
-    row = current_row(host, member.row)
+    row = current_row(runtime, member.row)
     note = f"{member.row.name} crashed and is parked"
-    state = await _state(host, row)
+    state = await _state(runtime, row)
     cause = own_authority(state) if state is not None and state.identity.spec is not None else "tool"
-    ended, mail = await end_commands(host, row, state) if state is not None else ([], [])
+    ended, mail = await end_commands(runtime, row, state) if state is not None else ([], [])
     repeated = "crashed again and again and " if crash.count > RESTARTS else ""
     text = f"{row.name} {repeated}is parked: {crash.why}. Its tasks are free again; a person can resume it."
     if ended:
         text += f" Its background commands are ended ({', '.join(record.id for record in ended)})."
     while True:
-        returned = release_all(host, row, note)
-        alarm = notify_lead(host, row, text, status="crashed", at=crash.at, cause=cause)
+        returned = release_all(runtime, row, note)
+        alarm = notify_lead(runtime, row, text, status="crashed", at=crash.at, cause=cause)
         try:
-            await _record_crash(host, member, (*ended, crash), [*returned, *mail, *alarm])
+            await _record_crash(runtime, member, (*ended, crash), [*returned, *mail, *alarm])
             return
         except Conflict as lost:
             # Other agents may change the tasks and requests at the same time
             # (test_a_parking_that_loses_a_race_is_tried_again_on_fresh_rows).
-            await host.refresh(lost.what)
+            await runtime.refresh(lost.what)
 
 
 async def _record_crash(
-    host: SessionRuntime, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()
+    runtime: SessionRuntime, member: Member, events: Sequence[Event], writes: Sequence[Write] = ()
 ) -> None:
     """Write the crash, the events before it, the row and `writes` in one commit, under the agent's lock.
 
     The crashed life of the agent has freed the lock. Raises the exceptions of `Store.commit`.
     """
     with AgentLockHolder(member.lock) as holder:
-        await _write(host, current_row(host, member.row), holder, events=events, writes=writes)
+        await _write(runtime, current_row(runtime, member.row), holder, events=events, writes=writes)
 
 
 async def _write(
-    host: SessionRuntime, row: AgentRow, holder: AgentLockHolder, *, events: Sequence[Event], writes: Sequence[Write]
+    runtime: SessionRuntime, row: AgentRow, holder: AgentLockHolder, *, events: Sequence[Event], writes: Sequence[Write]
 ) -> None:
     crash = events[-1]
     assert isinstance(crash, AgentCrashed), "a crash comes last"
-    state = await _state(host, row)
+    state = await _state(runtime, row)
     # Read from the journal, because the object of the crashed agent may be in any state.
     recordable = state is not None and state.identity.spec is not None and state.lifecycle.ended is None
     if state is None or not recordable:  # there is no journal to continue: only the row states it
         parked = row.model_copy(update={"life": "crashed", "outcome": "failed", "waiting_for": "", "since": crash.at})
-        rows = [] if crash.again_at else [Put(agent_key(host.session, row.name), parked.encode())]
-        await host.commit(*rows, *writes)
+        rows = [] if crash.again_at else [Put(agent_key(runtime.session, row.name), parked.encode())]
+        await runtime.commit(*rows, *writes)
         return
     after = row_after(row, fold(events, state), crash.at)
-    stream = journal(host.session, row.name, row.incarnation)
+    stream = journal(runtime.session, row.name, row.incarnation)
     appends = [Append(stream, event.encode(), expected=state.seq + place) for place, event in enumerate(events)]
-    await host.commit(*appends, Put(agent_key(host.session, row.name), after.encode()), *writes)
+    await runtime.commit(*appends, Put(agent_key(runtime.session, row.name), after.encode()), *writes)
     try:
-        host.report_events(holder, state.seq + 1, events)
+        runtime.report_events(holder, state.seq + 1, events)
     except Exception:  # a failing observer must not end the session
         log.exception("a crash could not be shown", agent=row.name)
 
 
-async def _state(host: SessionRuntime, row: AgentRow) -> AgentState | None:
+async def _state(runtime: SessionRuntime, row: AgentRow) -> AgentState | None:
     try:
-        return await recall(host.ports.store, host.session, row.name, row.incarnation)
+        return await recall(runtime.services.store, runtime.session, row.name, row.incarnation)
     except SessionUnreadable as wrong:
         if wrong.newer:
             raise
@@ -367,7 +367,7 @@ PARKED = "It was ended when you crashed again and again and were parked."
 
 
 async def end_commands(
-    host: SessionRuntime, row: AgentRow, state: AgentState
+    runtime: SessionRuntime, row: AgentRow, state: AgentState
 ) -> tuple[list[BackgroundEnded], list[Write]]:
     """End the running commands and the subagents in the background.
 
@@ -376,25 +376,25 @@ async def end_commands(
     running = [command.began for command in state.work.background.values() if command.status == "running"]
     commands = [began for began in running if not began.agent]
     # The commit that parks its agent stops a subagent.
-    ended = {began.id: stopped_subagent(host, began) for began in running if began.agent}
+    ended = {began.id: stopped_subagent(runtime, began) for began in running if began.agent}
     # The lead must learn of the crash even if a command does not end
     # (test_what_cannot_be_ended_holds_no_parking_up_and_is_still_said_to_run).
     with anyio.move_on_after(COMMANDS_GRACE):
         async with anyio.create_task_group() as group:
             for began in commands:
-                group.start_soon(partial(_end_logged, host, began, ended))
+                group.start_soon(partial(_end_logged, runtime, began, ended))
     records = [ended[command.id] for command in running if command.id in ended]
     mail = [
         (parked_subagent_notification if command.agent else notification)(row, command, ended[command.id], PARKED)
         for command in running
         if command.id in ended
     ]
-    return records, [sending(host.session, envelope) for envelope in mail]
+    return records, [sending(runtime.session, envelope) for envelope in mail]
 
 
-async def _end_logged(host: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
+async def _end_logged(runtime: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
     try:
-        ended[began.id] = await end_command(host, began)
+        ended[began.id] = await end_command(runtime, began)
     except Exception:  # the parking must not fail for this reason
         log.exception("a background command could not be ended", command=began.id)
 
@@ -409,7 +409,7 @@ SETTLINGS = 3
 """Attempts of the settling. After a crash the journal has the rest of the work for the next attempt."""
 
 
-async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+async def end_life(runtime: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Cancel a life, settle it, write its last record, and return (outcome, result).
 
     Raises the exceptions of `Store.commit`.
@@ -422,28 +422,28 @@ async def end_life(host: SessionRuntime, member: Member, order: StopAsked, pid: 
         await member.gone.wait()
     if member.agent is not None:
         member.agent.retire()
-    row = current_row(host, member.row)
+    row = current_row(runtime, member.row)
     with anyio.move_on_after(SETTLING):
         # Each attempt continues from the journal
         # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
         for _ in range(SETTLINGS):
-            settled = await guarded(_settle_stopped(host, member, order, pid), row.name)
+            settled = await guarded(_settle_stopped(runtime, member, order, pid), row.name)
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)
     # The row must end in any case. Otherwise the session would never become quiet
     # (test_the_lead_is_told_of_a_killed_teammate_that_could_not_be_settled).
-    await _end_lost_life(host, row, order)
+    await _end_lost_life(runtime, row, order)
     return "stopped", f"ended by {order.by}"
 
 
-async def _settle_stopped(host: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
+async def _settle_stopped(runtime: SessionRuntime, member: Member, order: StopAsked, pid: int) -> tuple[str, str]:
     """Settle a stopped life from its journal, once none of its operations runs."""
-    row = current_row(host, member.row)
-    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    row = current_row(runtime, member.row)
+    state = await recall(runtime.services.store, runtime.session, row.name, row.incarnation)
     if state.lifecycle.ended is not None:
         return state.lifecycle.ended.outcome, state.lifecycle.ended.result
-    agent = AgentRuntime(host, row, state, begin, lock=member.lock)
+    agent = AgentRuntime(runtime, row, state, begin, lock=member.lock)
     done = list[LifeDone]()
     async with anyio.create_task_group() as group:
         agent.group = group
@@ -464,7 +464,7 @@ async def _settle_stopped(host: SessionRuntime, member: Member, order: StopAsked
     return done[0].outcome, done[0].result
 
 
-async def _end_lost_life(host: SessionRuntime, row: AgentRow, order: StopAsked) -> None:
+async def _end_lost_life(runtime: SessionRuntime, row: AgentRow, order: StopAsked) -> None:
     """End a life whose journal cannot be continued, in one commit.
 
     The row ends, the tasks are freed, and the lead is informed. The caller of a subagent learns of the end when its
@@ -473,11 +473,11 @@ async def _end_lost_life(host: SessionRuntime, row: AgentRow, order: StopAsked) 
     ended = {"life": "stopped", "outcome": "stopped", "waiting_for": "", "since": order.at}
     note = f"{row.name} was ended by {order.by}"
     while True:
-        ended_row = current_row(host, row).model_copy(update=ended)
-        writes = release_all(host, row, note)
-        writes += notify_lead(host, row, unreported_end(row.name, note), status="stopped", at=order.at)
+        ended_row = current_row(runtime, row).model_copy(update=ended)
+        writes = release_all(runtime, row, note)
+        writes += notify_lead(runtime, row, unreported_end(row.name, note), status="stopped", at=order.at)
         try:
-            await host.commit(Put(agent_key(host.session, row.name), ended_row.encode()), *writes)
+            await runtime.commit(Put(agent_key(runtime.session, row.name), ended_row.encode()), *writes)
             return
         except Conflict as lost:
-            await host.refresh(lost.what)
+            await runtime.refresh(lost.what)

@@ -48,7 +48,7 @@ class Moves:
 async def note_move(runtime: SessionRuntime, moves: Moves | None, writes: Sequence[Write]) -> None:
     """Commit `writes`, and the records of all agents about the move. `moves` None: the session stays where it was."""
     records: list[Write] = []
-    for row in runtime.board.agents() if moves is not None else ():
+    for row in runtime.rows.agents() if moves is not None else ():
         if moves is not None and row.life != "stopped":
             stream = journal(runtime.session, row.name, row.incarnation)
             records += [Append(stream, event.encode()) for event in await _events(runtime, moves, row, stream)]
@@ -56,13 +56,13 @@ async def note_move(runtime: SessionRuntime, moves: Moves | None, writes: Sequen
 
 
 async def _events(runtime: SessionRuntime, moves: Moves, row: AgentRow, stream: str) -> list[ev.Event]:
-    recalled = await recall_readable(runtime.ports.store, runtime.session, row.name, row.incarnation)
+    recalled = await recall_readable(runtime.services.store, runtime.session, row.name, row.incarnation)
     state = recalled.state
     if recalled.lost is not None or state.identity.spec is None:
         return []  # it has not begun, or cannot continue
     now = runtime.clock.now()
     events = list(_paths(state, moves, now))
-    newest = await numbered_events(runtime.ports.store, stream, max(0, state.seq - _NEWEST))
+    newest = await numbered_events(runtime.services.store, stream, max(0, state.seq - _NEWEST))
     losses = _losses(state, moves, [event for _, event in newest])
     old_root = moves.before[""].folder
     text = loss_reminder(losses, before=old_root if _shows(state, old_root) else "", now=moves.folders[""])

@@ -51,37 +51,37 @@ _NOT_MOVED = frozenset({"command", "shutdown_request"})
 """Types of mail that are only for the ended life."""
 
 
-async def renew_if_due(host: SessionRuntime, row: AgentRow) -> None:
+async def renew_if_due(runtime: SessionRuntime, row: AgentRow) -> None:
     """Begin the new life of an agent whose old life ended for that purpose. Does nothing otherwise."""
-    match = host.board.agent(row.name)
+    match = runtime.rows.agent(row.name)
     if row.kind != "lead" or match is None or match[0].incarnation != row.incarnation or match[0].life != "stopped":
         return
-    state = await recall(host.ports.store, host.session, row.name, row.incarnation)
+    state = await recall(runtime.services.store, runtime.session, row.name, row.incarnation)
     if state.lifecycle.ended is None or not state.lifecycle.renew:
         return
-    await _begin_next(host, match[0], match[1], state)
+    await _begin_next(runtime, match[0], match[1], state)
 
 
-async def renew_past_damage(host: SessionRuntime) -> str:
+async def renew_past_damage(runtime: SessionRuntime) -> str:
     """Begin a new life of a lead whose journal lacks necessary records, with the conversation before them.
 
     Return a description of the loss for the user; empty if nothing is lost.
     """
-    match = host.board.agent("lead")
+    match = runtime.rows.agent("lead")
     if match is None:
         return ""
     row = match[0]
-    store = host.ports.store
-    recalled = await recall_readable(store, host.session, row.name, row.incarnation)
+    store = runtime.services.store
+    recalled = await recall_readable(store, runtime.session, row.name, row.incarnation)
     lost = recalled.lost
     if lost is None:
         return ""
     state = recalled.state
     if state.identity.spec is None:
-        spec = await load_spec(store, host.session, row.spec)
-        started = ev.AgentStarted(at=row.created_at, spec=spec, session=host.session, incarnation=row.incarnation)
+        spec = await load_spec(store, runtime.session, row.spec)
+        started = ev.AgentStarted(at=row.created_at, spec=spec, session=runtime.session, incarnation=row.incarnation)
         state = apply(state, started)
-    await _begin_next(host, row, match[1], _state_past_gap(state, lost))
+    await _begin_next(runtime, row, match[1], _state_past_gap(state, lost))
     behind = f", and {count_words(len(lost.after), 'record')} after it" if lost.after else ""
     return (
         f"record {lost.first} of the lead's journal was damaged: it continues in a fresh conversation, with what came "
@@ -124,15 +124,15 @@ def _state_past_gap(state: AgentState, lost: JournalGap) -> AgentState:
 
 
 async def _begin_next(
-    host: SessionRuntime, row: AgentRow, revision: int, state: AgentState, *, more: Sequence[ev.Event] | None = None
+    runtime: SessionRuntime, row: AgentRow, revision: int, state: AgentState, *, more: Sequence[ev.Event] | None = None
 ) -> None:
     """Begin the life after `state`, by the kind in its `renew`, or with the events of `more`.
 
     Does nothing if another process was faster.
     """
     if more is None and state.lifecycle.renew == "carry":
-        handoff = await _handoff(host, state)
-        now = host.clock.now()
+        handoff = await _handoff(runtime, state)
+        now = runtime.clock.now()
         more = [*_retained_events(state, now), ev.InjectionsDelivered(at=now, blocks=handoff.blocks)]
     new = row.model_copy(
         update={
@@ -140,58 +140,58 @@ async def _begin_next(
             "life": "starting",
             "waiting_for": "",
             "outcome": "",
-            "since": host.clock.now(),
+            "since": runtime.clock.now(),
             "totals": None,
             # The usage of the session includes its ended lives (test_a_fresh_conversation_keeps_what_the_session_used).
             "earlier": row.earlier.plus(state.budget.usage),
         }
     )
     # The revision decides between two processes that both find the old life ended.
-    writes: list[Write] = [Put(agent_key(host.session, row.name), new.encode(), expected=revision)]
-    writes += _journal_writes(host, state, more or ())
-    writes += _moved_work(host, state) if state.lifecycle.renew == "carry" else []
-    stream = mailbox(host.session, row.name, state.identity.incarnation)
+    writes: list[Write] = [Put(agent_key(runtime.session, row.name), new.encode(), expected=revision)]
+    writes += _journal_writes(runtime, state, more or ())
+    writes += _moved_work(runtime, state) if state.lifecycle.renew == "carry" else []
+    stream = mailbox(runtime.session, row.name, state.identity.incarnation)
     while True:
         # Read first: mail that arrives between the two reads makes the number unexpected, and is read again.
-        last = await host.ports.store.last(stream)
-        mail = await _unread_mail(host, state, stream)
+        last = await runtime.services.store.last(stream)
+        mail = await _unread_mail(runtime, state, stream)
         # The commit fails if mail reaches the old life after this reading. Moved by a later commit, that mail could
         # arrive after newer mail of the same sender (test_mail_that_arrives_while_the_new_life_begins_keeps_its_order).
         unread = [
             Expect(stream, last),
-            *moved_mail(host.session, state.identity.incarnation, (*state.inbox.mail, *mail)),
+            *moved_mail(runtime.session, state.identity.incarnation, (*state.inbox.mail, *mail)),
         ]
         try:
-            await host.commit(*writes, *unread)
+            await runtime.commit(*writes, *unread)
         except Conflict as lost:
             if lost.what == stream:
                 continue
-            await host.refresh(lost.what)  # another process was faster
+            await runtime.refresh(lost.what)  # another process was faster
         return
 
 
-async def _handoff(host: SessionRuntime, state: AgentState) -> Handoff:
+async def _handoff(runtime: SessionRuntime, state: AgentState) -> Handoff:
     """Return the content with which the new incarnation begins. Writes the transcript and the hand-off note."""
     spec = state.me
-    facts = facts_of(host, state, frozenset())
+    facts = facts_of(runtime, state, frozenset())
     stem = f"{facts.transcripts}/{spec.name}.{state.identity.incarnation}-{state.seq}"
     files = HandoffFiles(f"{stem}.jsonl", f"{stem}-handoff.md")
-    made = carry(state.context.conversation.messages, host.state_block(state), room(state), files)
-    archive = host.ports.archive
-    origin = Origin(host.session, spec.name, state.identity.incarnation, spec.kind, str(archive.folders(spec).root))
-    lines = transcript_lines(await history(host.ports.store, state), origin)
+    made = carry(state.context.conversation.messages, runtime.state_block(state), room(state), files)
+    archive = runtime.services.archive
+    origin = Origin(runtime.session, spec.name, state.identity.incarnation, spec.kind, str(archive.folders(spec).root))
+    lines = transcript_lines(await history(runtime.services.store, state), origin)
     await archive.keep(files.transcript, b"".join(lines).decode())
     await archive.keep(files.note, made.note)
-    if host.ports.remembered is not None:
-        await host.ports.remembered.handed_off(spec, state.identity.incarnation, made.note, files.note)
+    if runtime.services.remembered is not None:
+        await runtime.services.remembered.handed_off(spec, state.identity.incarnation, made.note, files.note)
     return made
 
 
-async def _unread_mail(host: SessionRuntime, state: AgentState, stream: str) -> tuple[Envelope, ...]:
+async def _unread_mail(runtime: SessionRuntime, state: AgentState, stream: str) -> tuple[Envelope, ...]:
     """Return the envelopes in the old mailbox that its agent has not received."""
     envelopes: list[Envelope] = []
     while records := await records_of(
-        host.ports.store, stream, max([state.inbox.position, *(envelope.seq for envelope in envelopes)])
+        runtime.services.store, stream, max([state.inbox.position, *(envelope.seq for envelope in envelopes)])
     ):
         envelopes += [read_envelope(record.data, stream, record.seq) for record in records]
     return tuple(envelopes)
@@ -205,15 +205,15 @@ def moved_mail(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]
     ]
 
 
-def _journal_writes(host: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) -> list[Write]:
+def _journal_writes(runtime: SessionRuntime, state: AgentState, last: Sequence[ev.Event]) -> list[Write]:
     """Return the first records of the new journal, which end with the events of `last`."""
-    now = host.clock.now()
+    now = runtime.clock.now()
     life = state.identity.incarnation + 1
-    stream = journal(host.session, state.me.name, life)
+    stream = journal(runtime.session, state.me.name, life)
     started = ev.AgentStarted(
         at=now,
         spec=state.me,
-        session=host.session,
+        session=runtime.session,
         incarnation=life,
         ordinal=state.model.ordinal + 1,  # the next number may already be used by a call that was abandoned
         summaries=state.compaction.summaries,
@@ -240,22 +240,22 @@ def _retained_events(state: AgentState, now: float) -> Iterator[ev.Event]:
         yield ev.TaskHeld(at=now, task=task, subject=subject)
 
 
-def _moved_work(host: SessionRuntime, state: AgentState) -> list[Write]:
+def _moved_work(runtime: SessionRuntime, state: AgentState) -> list[Write]:
     """Return the writes that move tasks and open questions to the new life."""
     holder = Holder(state.me.name, state.identity.incarnation)
     life = state.identity.incarnation + 1
     writes: list[Write] = []
-    for task in host.board.open_tasks():
-        row = host.board.task(task.id)
+    for task in runtime.rows.open_tasks():
+        row = runtime.rows.task(task.id)
         if row is not None and holder.holds(row[0]):
             own_task = row[0].model_copy(update={"owner_incarnation": life})
-            writes.append(Put(task_key(host.session, task.id), own_task.encode(), expected=row[1]))
-    for request in host.board.requests():
-        match = host.board.request(request.id)
+            writes.append(Put(task_key(runtime.session, task.id), own_task.encode(), expected=row[1]))
+    for request in runtime.rows.requests():
+        match = runtime.rows.request(request.id)
         is_own = request.asked_by == state.me.name and request.incarnation == state.identity.incarnation
         if match is not None and is_own and match[0].status == "pending" and match[0].kind == "question":
             moved_request = match[0].model_copy(update={"incarnation": life})
-            writes.append(Put(request_key(host.session, request.id), moved_request.encode(), expected=match[1]))
+            writes.append(Put(request_key(runtime.session, request.id), moved_request.encode(), expected=match[1]))
     return writes
 
 
@@ -267,33 +267,33 @@ class RepairResult:
     renewed: bool = False
 
 
-async def repair(host: SessionRuntime, damaged: Sequence[str], *, carry: bool) -> RepairResult:
+async def repair(runtime: SessionRuntime, damaged: Sequence[str], *, carry: bool) -> RepairResult:
     """Repair a session.
 
     `damaged`: the keys of its rows that were set aside. Raises the exceptions of `Store.commit`.
     """
     notes = list[str]()
-    names = {key.rpartition("/")[2] for key in damaged if key.startswith(agent_key(host.session, ""))}
+    names = {key.rpartition("/")[2] for key in damaged if key.startswith(agent_key(runtime.session, ""))}
     for name in sorted({*names, "lead"}):
-        if host.board.agent(name) is None and await _restore_row(host, name):
+        if runtime.rows.agent(name) is None and await _restore_row(runtime, name):
             notes.append(f"the row of {name} was damaged and is restored from its journal")
     for key in damaged:
         kind = key.split("/")[2] if key.count("/") > 1 else ""
-        if kind in ("task", "request", "schedule", "rule") and await host.ports.store.get(key) is None:
+        if kind in ("task", "request", "schedule", "rule") and await runtime.services.store.get(key) is None:
             notes.append(f"{in_words(key)} was damaged and is lost: add it again if it is needed")
-    lost = await renew_past_damage(host) if carry else ""
+    lost = await renew_past_damage(runtime) if carry else ""
     return RepairResult((*notes, *([lost] if lost else [])), bool(lost))
 
 
-async def _restore_row(host: SessionRuntime, name: str) -> bool:
+async def _restore_row(runtime: SessionRuntime, name: str) -> bool:
     """Write the row of an agent's newest life from its journal. Return False if the agent has no journal."""
-    store = host.ports.store
+    store = runtime.services.store
     life = 0
-    while await store.last(journal(host.session, name, life + 1)):
+    while await store.last(journal(runtime.session, name, life + 1)):
         life += 1
     if not life:
         return False
-    state = (await recall_readable(store, host.session, name, life)).state
+    state = (await recall_readable(store, runtime.session, name, life)).state
     if state.identity.spec is None:
         return False
     spec = state.me
@@ -311,7 +311,7 @@ async def _restore_row(host: SessionRuntime, name: str) -> bool:
         since=state.identity.began_at,
         outcome="" if ended is None else ended.outcome,
     )
-    await host.commit(Put(agent_key(host.session, name), row.encode(), expected=0))
+    await runtime.commit(Put(agent_key(runtime.session, name), row.encode(), expected=0))
     return True
 
 
@@ -419,13 +419,13 @@ def _refuse_other_turns(
             )
 
 
-async def branch_lead(host: SessionRuntime, point: BranchPoint) -> None:
+async def branch_lead(runtime: SessionRuntime, point: BranchPoint) -> None:
     """Continue the lead with its conversation at a point: it begins a new life. Raises as `branch_of` does."""
-    branch = await branch_of(host.ports.store, host.session, point)
-    match = host.board.agent("lead")
+    branch = await branch_of(runtime.services.store, runtime.session, point)
+    match = runtime.rows.agent("lead")
     assert match is not None, "its conversation was read"
-    state = await recall(host.ports.store, host.session, "lead", match[0].incarnation)
-    await _begin_next(host, match[0], match[1], state, more=branch.events(host.clock.now()))
+    state = await recall(runtime.services.store, runtime.session, "lead", match[0].incarnation)
+    await _begin_next(runtime, match[0], match[1], state, more=branch.events(runtime.clock.now()))
 
 
 def first_records(session: str, lead: AgentSpec, copied: Sequence[ev.Event], now: float) -> list[Write]:

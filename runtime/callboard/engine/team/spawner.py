@@ -47,22 +47,22 @@ class AgentSpawner:
         self._wait_ended = wait_ended
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
-        return bounded(self._agent.host.types(agent_type, name, parent, kind), parent)
+        return bounded(self._agent.runtime.types(agent_type, name, parent, kind), parent)
 
     def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
         """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
 
         An existing agent keeps its budget.
         """
-        host = self._agent.host
+        runtime = self._agent.runtime
         state = self._agent.state
-        row = host.board.agent(spec.name)
+        row = runtime.rows.agent(spec.name)
         if spec.kind != "subagent":
             self._refuse(spec)
         self._refuse_depth()
         cause = state.turn.cause if state.turn else ""
         spec = self._within_turn(spec, cause)
-        granted = narrower(narrower(spec.budget, host.grants(spec.agent_type, spec.kind)), requested)
+        granted = narrower(narrower(spec.budget, runtime.grants(spec.agent_type, spec.kind)), requested)
         charged_to = fire_of(cause) or spec.charged_to
         if (granted, charged_to) != (spec.budget, spec.charged_to):
             spec = spec.model_copy(update={"budget": granted, "charged_to": charged_to})
@@ -72,13 +72,13 @@ class AgentSpawner:
             self._refuse_beyond(requested)
         # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
         # (test_two_children_at_once_cannot_both_take_the_last_money).
-        refused = host.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
-        return spec if refused is None else reached(refused, host.clock.now())
+        refused = runtime.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
+        return spec if refused is None else reached(refused, runtime.clock.now())
 
     def _refuse_beyond(self, requested: Budget) -> None:
         """Raise `ToolRefused` if the caller has not that much left."""
-        host = self._agent.host
-        own_room = remaining(host.budgets.path_of(self._agent.state), host.awake.now())
+        runtime = self._agent.runtime
+        own_room = remaining(runtime.budgets.path_of(self._agent.state), runtime.awake.now())
         over = beyond(requested, own_room)
         if over:
             limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
@@ -87,13 +87,13 @@ class AgentSpawner:
             )
 
     def take_back(self, name: str) -> None:
-        row = self._agent.host.board.agent(name)
-        self._agent.host.budgets.unlist(name, row[0].incarnation + 1 if row else 1)
+        row = self._agent.runtime.rows.agent(name)
+        self._agent.runtime.budgets.unlist(name, row[0].incarnation + 1 if row else 1)
 
     def teammate_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
         """Return the writes of row, spec and first envelope. A name whose life has ended gets a new incarnation."""
         self._refuse(spec)
-        match = self._agent.host.board.agent(spec.name)
+        match = self._agent.runtime.rows.agent(spec.name)
         incarnation = match[0].incarnation + 1 if match else 1
         return self._writes(spec, prompt, call, now=now, incarnation=incarnation, revision=match[1] if match else 0)
 
@@ -102,43 +102,43 @@ class AgentSpawner:
         unasked = spec.unasked or self._agent.state.me.unasked
         bound = spec if unasked == spec.unasked else spec.model_copy(update={"unasked": unasked})
         schedule = schedule_id(cause)
-        return in_turn(bound, self._agent.host.board.schedule_row(schedule)) if schedule else bound
+        return in_turn(bound, self._agent.runtime.rows.schedule_row(schedule)) if schedule else bound
 
     def _depth(self) -> int:
         """Return the depth of a new agent below the lead."""
-        match = self._agent.host.board.agent(self._agent.name)
+        match = self._agent.runtime.rows.agent(self._agent.name)
         return (match[0].depth if match else self._agent.row.depth) + 1
 
     def _refuse_depth(self) -> None:
         """Raise `ToolRefused` if the caller is too deep to start an agent."""
-        host = self._agent.host
+        runtime = self._agent.runtime
         depth = self._depth()
-        if depth > host.max_depth:
+        if depth > runtime.max_depth:
             raise ToolRefused(
                 f"{self._agent.name} is {depth - 1} below the lead, and no agent may be deeper than "
-                f"{host.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
+                f"{runtime.max_depth} (team.max_depth): do this piece yourself, or send_message to lead and ask for an "
                 "agent for it"
             )
 
     def _refuse(self, spec: AgentSpec) -> None:
         """Raise `ToolRefused` if the teammate's name is taken, or the team is full."""
-        host = self._agent.host
-        match = host.board.agent(spec.name)
+        runtime = self._agent.runtime
+        match = runtime.rows.agent(spec.name)
         if match is not None and match[0].life != "stopped":
             raise ToolRefused(f"there is a teammate {spec.name!r} already ({match[0].life}): choose another name")
-        living = [row for row in host.board.agents() if row.kind != "subagent" and row.life != "stopped"]
-        if len(living) >= host.max_agents:
+        living = [row for row in runtime.rows.agents() if row.kind != "subagent" and row.life != "stopped"]
+        if len(living) >= runtime.max_agents:
             resting = [row.name for row in living if row.kind == "teammate" and row.life == "idle"]
             whom = f", for example {', '.join(resting[:3])}" if resting else ""
             raise ToolRefused(
-                f"the team is full ({host.max_agents} agents, team.max_agents): give the work to one that is idle, or "
-                f"end one by request_shutdown first{whom}"
+                f"the team is full ({runtime.max_agents} agents, team.max_agents): give the work to one that is idle, "
+                f"or end one by request_shutdown first{whom}"
             )
 
     def _writes(
         self, spec: AgentSpec, prompt: str, call: str, *, now: float, incarnation: int, revision: int
     ) -> tuple[Write, ...]:
-        session = self._agent.host.session
+        session = self._agent.runtime.session
         row = self._row(spec, incarnation, now).model_copy(update={"spec": spec_digest(spec)})
         return (
             Put(agent_key(session, spec.name), row.encode(), expected=revision),
@@ -179,7 +179,7 @@ class AgentSpawner:
 
     def _used_before(self, name: str) -> Usage:
         """Return the usage of the ended lives of this name."""
-        found = self._agent.host.board.agent(name)
+        found = self._agent.runtime.rows.agent(name)
         if found is None:
             return Usage()
         row = found[0]
@@ -197,7 +197,7 @@ class AgentSpawner:
         """
         outcome, text = await self._wait_ended(name, 1)
         keeper = worktrees_for(self._agent)
-        row = self._agent.host.board.agent(name)
+        row = self._agent.runtime.rows.agent(name)
         worktree = row[0].worktree if row is not None else ""
         # A subagent without a worktree of its own works in that of its parent.
         if keeper is None or not worktree.startswith(name):
@@ -206,7 +206,7 @@ class AgentSpawner:
             if worktree not in {tree.name for tree in await keeper.worktrees()}:
                 return outcome, text
             if not await keeper.losses(worktree):
-                author = WorktreeActor(self._agent.name, self._agent.host.session, why=f"{name} changed nothing")
+                author = WorktreeActor(self._agent.name, self._agent.runtime.session, why=f"{name} changed nothing")
                 await keeper.remove(worktree, author)
                 return outcome, text
         except ToolRefused as refused:
@@ -214,8 +214,8 @@ class AgentSpawner:
         return outcome, f"{text}\n\n[Its work is in the git worktree {worktree}, on the branch wt/{worktree}.]"
 
     async def isolated(self, spec: AgentSpec, *, call: str) -> AgentSpec:
-        host = self._agent.host
-        if spec.isolation != "worktree" or host.board.agent(spec.name) is not None:
+        runtime = self._agent.runtime
+        if spec.isolation != "worktree" or runtime.rows.agent(spec.name) is not None:
             return spec  # an existing agent has its folder, also if it has ended and the call runs again
         keeper = worktrees_for(self._agent)
         if keeper is None:
@@ -224,23 +224,23 @@ class AgentSpawner:
         if name in {tree.name for tree in await keeper.worktrees()}:
             await keeper.open(name)
         else:
-            await keeper.create(name, WorktreeActor(self._agent.name, host.session, call, f"for {spec.name}"))
+            await keeper.create(name, WorktreeActor(self._agent.name, runtime.session, call, f"for {spec.name}"))
         return spec.model_copy(update={"worktree": name, "folder": str(keeper.path(name))})
 
     async def _create(self, spec: AgentSpec, prompt: str, call: str) -> None:
-        host = self._agent.host
-        if host.board.agent(spec.name) is not None:
+        runtime = self._agent.runtime
+        if runtime.rows.agent(spec.name) is not None:
             return
-        now = host.clock.now()
+        now = runtime.clock.now()
         try:
             assignment = self._assignment(spec, prompt, call, now=now, incarnation=1)
             if not await self._create_newborn(self._row(spec, 1, now), spec, assignment):
                 with anyio.CancelScope(shield=True):  # for the reason in `Births.create`
-                    await host.commit(*self._writes(spec, prompt, call, now=now, incarnation=1, revision=0))
+                    await runtime.commit(*self._writes(spec, prompt, call, now=now, incarnation=1, revision=0))
         except Conflict:
-            await host.refresh(agent_key(host.session, spec.name))
+            await runtime.refresh(agent_key(runtime.session, spec.name))
         except BaseException:  # cancelled: the budgets must not count an agent that does not exist
-            if host.board.agent(spec.name) is None:
+            if runtime.rows.agent(spec.name) is None:
                 self.take_back(spec.name)
             raise
 
@@ -251,16 +251,16 @@ class AgentSpawner:
         return None
 
     def subagent_writes(self, spec: AgentSpec, prompt: str, *, call: str, now: float) -> tuple[Write, ...]:
-        if self._agent.host.board.agent(spec.name) is not None:
+        if self._agent.runtime.rows.agent(spec.name) is not None:
             return ()
         return self._writes(spec, prompt, call, now=now, incarnation=1, revision=0)
 
     async def ended(self, name: str) -> tuple[str, str]:
         outcome, text = await self._end_of(name)
-        archive = self._agent.host.ports.archive
+        archive = self._agent.runtime.services.archive
         path = archive.folders(self._agent.state.me).output_of(name)
         await archive.keep(str(path), f"{report_text(outcome, text)}\n")
         return outcome, text
 
     def stop_writes(self, name: str) -> tuple[Write, ...]:
-        return tuple(child_stopped(self._agent.host, name, f"{self._agent.name} stopped it"))
+        return tuple(child_stopped(self._agent.runtime, name, f"{self._agent.name} stopped it"))

@@ -77,28 +77,28 @@ class AwaitedWork:
 class Team:
     """All agents of one session, while this process hosts it."""
 
-    def __init__(self, host: SessionRuntime, pid: int) -> None:
-        self.host = host
+    def __init__(self, runtime: SessionRuntime, pid: int) -> None:
+        self.runtime = runtime
         self.members: dict[tuple[str, int], Member] = {}
         """Agents that live, are parked, or are about to be freed, by name and incarnation."""
         self.past: dict[str, dict[int, PastLife]] = {}
         """Ended lives of this process, by name and incarnation. Nothing walks over them."""
-        self.broker = HostBroker(host)
-        self.scheduler = SessionScheduler(host)
-        self.offers = TaskOffers(host, self._living)
-        self.dead_letters = DeadLetters(host, self.notify_changed, self._start_task)
-        self.stalls = Stalls(host, self._running)
-        self.deadlocks = Deadlocks(host, self._state_of_living, self.notify_changed)
+        self.broker = HostBroker(runtime)
+        self.scheduler = SessionScheduler(runtime)
+        self.offers = TaskOffers(runtime, self._living)
+        self.dead_letters = DeadLetters(runtime, self.notify_changed, self._start_task)
+        self.stalls = Stalls(runtime, self._running)
+        self.deadlocks = Deadlocks(runtime, self._state_of_living, self.notify_changed)
         self._team_context = TeamContext(
-            host, pid, Births(host, self._lock_of, begin), self.wait_ended, self._handle_agent_change
+            runtime, pid, Births(runtime, self._lock_of, begin), self.wait_ended, self._handle_agent_change
         )
         self._group: TaskGroup | None = None
         self._locks: dict[tuple[str, int], AgentLock] = {}
         self._activity = Notifier()
         self._hosting = False
-        self.hook_notifier = HookNotifier(host, self.agent, self.state, self._start_task)
-        host.ports.hooks.update_transcripts_by(self.hook_notifier.transcribe)
-        host.listen(
+        self.hook_notifier = HookNotifier(runtime, self.agent, self.state, self._start_task)
+        runtime.services.hooks.update_transcripts_by(self.hook_notifier.transcribe)
+        runtime.listen(
             Listeners(
                 inform=self.hook_notifier.tell,
                 caller_of=self.hook_notifier.caller,
@@ -113,25 +113,27 @@ class Team:
 
         Raises errors that end the session: a damaged or full store, a lost lease.
         """
-        await self.host.load()
-        await recall_budgets(self.host.budgets, self.host.ports.store, self.host.session, self.host.board.agents())
+        await self.runtime.load()
+        await recall_budgets(
+            self.runtime.budgets, self.runtime.services.store, self.runtime.session, self.runtime.rows.agents()
+        )
         if schedules:
             await self.scheduler.recall()
         async with anyio.create_task_group() as group:
             self._group = group
-            group.start_soon(self.host.follow)
-            group.start_soon(share, self.host.key_limiter, self.host.ports.store, self._wake_rate_waiters)
+            group.start_soon(self.runtime.follow)
+            group.start_soon(share, self.runtime.key_limiter, self.runtime.services.store, self._wake_rate_waiters)
             group.start_soon(self.broker.run)
             group.start_soon(self.dead_letters.recall)
             group.start_soon(self.stalls.run)
-            group.start_soon(tend_hooks, self.host)
+            group.start_soon(tend_hooks, self.runtime)
             if schedules:
                 group.start_soon(self.scheduler.run)
             # Before any agent runs, so that no agent claims a task that a crashed one still holds
             # (test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goes_on_with).
-            await free_at_start(self.host, _keeps_tasks)
-            await free_stranded(self.host)
-            for row in self.host.board.agents():
+            await free_at_start(self.runtime, _keeps_tasks)
+            await free_stranded(self.runtime)
+            for row in self.runtime.rows.agents():
                 # A crashed teammate stays parked, because the lead is informed. Only the user who resumes can act for a
                 # crashed lead.
                 if row.life not in ("stopped", "crashed") or (row.life == "crashed" and row.kind == "lead"):
@@ -139,8 +141,8 @@ class Team:
                 elif row.kind == "lead":
                     # The last process may have ended between the two lives
                     # (test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_next_host).
-                    await renew_if_due(self.host, row)
-            for request in self.host.board.requests():
+                    await renew_if_due(self.runtime, row)
+            for request in self.runtime.rows.requests():
                 self._kill_if_overdue(request)
             group.start_soon(self._follow_orders)
             self._hosting = True
@@ -174,7 +176,7 @@ class Team:
 
         A call without a limit of time (one that waits for a subagent) and commands in the background go on.
         """
-        self.host.pausing = True
+        self.runtime.pausing = True
         await self._activity.until(self._is_paused)
 
     def _is_paused(self) -> bool:
@@ -239,7 +241,7 @@ class Team:
 
     def _lives(self, name: str) -> Iterator[Member]:
         """Yield the lives of a name that are not freed, newest first, without a walk over all members."""
-        row = self.host.board.agent(name)
+        row = self.runtime.rows.agent(name)
         lives = range(row[0].incarnation, 0, -1) if row is not None else ()
         return (self.members[name, life] for life in lives if (name, life) in self.members)
 
@@ -287,13 +289,13 @@ class Team:
         if agent is not None:
             self.offers.handle_agent(agent)
             # During a turn nothing is quiet: waiters need not check.
-            if agent.state.turn is not None and not self.host.pausing:
+            if agent.state.turn is not None and not self.runtime.pausing:
                 return
         self.notify_changed()
 
     async def wait_ended(self, name: str, incarnation: int) -> tuple[str, str]:
         """Wait for the end of a life and return (outcome, result)."""
-        match = self.host.board.agent(name)
+        match = self.runtime.rows.agent(name)
         assert match is not None, "an agent that is waited for has a row"
         past = self.past.get(name, {}).get(incarnation)
         if past is not None and past.state.lifecycle.ended is not None:
@@ -347,12 +349,12 @@ class Team:
                 return
             member.awake = False
             self.offers.offer_tasks()  # other agents may take the task that was offered to it
-            if not await may_restart(self.host, member, lived):
+            if not await may_restart(self.runtime, member, lived):
                 return
 
     async def _finish_life(self, member: Member) -> None:
-        await renew_if_due(self.host, member.row)
-        row = self.host.board.agent(member.row.name)
+        await renew_if_due(self.runtime, member.row)
+        row = self.runtime.rows.agent(member.row.name)
         if row is not None and over(member.row.incarnation, row[0]):
             await self.dead_letters.take(row[0], member.row.incarnation)
         member.ended.set()
@@ -366,7 +368,7 @@ class Team:
         await self.hook_notifier.share_transcript(agent)
         if agent.release():
             row = agent.row
-            self.host.mailboxes.leave(mailbox(self.host.session, row.name, row.incarnation))
+            self.runtime.mailboxes.leave(mailbox(self.runtime.session, row.name, row.incarnation))
             self.members.pop((row.name, row.incarnation), None)
             self.past.setdefault(row.name, {})[row.incarnation] = PastLife(row, agent.state)
 
@@ -374,19 +376,19 @@ class Team:
 
     async def _follow_orders(self) -> None:
         """Perform each order as it arrives, from the stored position. Never returns."""
-        host = self.host
-        key = orders_key(host.session)
-        orders = mailbox(host.session, SUPERVISOR, 1)
-        row = await host.ports.store.get(key)
+        runtime = self.runtime
+        key = orders_key(runtime.session)
+        orders = mailbox(runtime.session, SUPERVISOR, 1)
+        row = await runtime.services.store.get(key)
         position = int(row.value) if row is not None and row.value is not None else 0
-        async with host.ports.store.follow(orders, position) as records:
+        async with runtime.services.store.follow(orders, position) as records:
             async for record in records:
                 order = read_order(read_envelope(record.data, orders, record.seq))
                 if order is not None:
                     log.info("order", what=order.what, agent=order.name, why=order.why)
                     await self._carry_out(order)
                 # After the order, because a repetition after a crash changes nothing.
-                await host.commit(Put(key, str(record.seq).encode()))
+                await runtime.commit(Put(key, str(record.seq).encode()))
 
     async def _carry_out(self, order: AdminOrder) -> None:
         """Perform the user's order about one life of an agent, or about a schedule.
@@ -398,8 +400,8 @@ class Team:
             return
         # The order arrives by mail and the row by the watch, in no fixed order
         # (test_a_parked_agent_can_be_ended_and_an_order_that_is_given_while_nobody_hosts_is_kept).
-        await self.host.refresh(agent_key(self.host.session, order.name))  # the author may know a newer row
-        match = self.host.board.agent(order.name)
+        await self.runtime.refresh(agent_key(self.runtime.session, order.name))  # the author may know a newer row
+        match = self.runtime.rows.agent(order.name)
         if match is None or match[0].incarnation != order.life:
             return
         if order.what == "kill":
@@ -407,10 +409,12 @@ class Team:
         elif match[0].life == "crashed":
             # In the store before the order counts as performed: this process may end before the agent's first record
             # (test_an_order_to_resume_survives_the_end_of_its_host).
-            row = match[0].model_copy(update={"life": "starting", "since": self.host.clock.now()})
+            row = match[0].model_copy(update={"life": "starting", "since": self.runtime.clock.now()})
             parked = self.members.pop((order.name, order.life), None)
             try:
-                await self.host.commit(Put(agent_key(self.host.session, row.name), row.encode(), expected=match[1]))
+                await self.runtime.commit(
+                    Put(agent_key(self.runtime.session, row.name), row.encode(), expected=match[1])
+                )
             except Conflict:
                 # An overdue shutdown ends the parked agent in the same moment
                 # (test_an_order_to_resume_that_loses_a_race_is_tried_again).
@@ -429,9 +433,9 @@ class Team:
         if member is None or member.ended.is_set():  # parked: no part of it runs
             member = self.members[key] = Member(row, self._lock_of(row))
             member.gone.set()
-        order = StopAsked(at=self.host.clock.now(), by=by, why=reason)
-        member.result = await end_life(self.host, member, order, self._team_context.pid)
-        self.host.budgets.leave(row.name, row.incarnation)
+        order = StopAsked(at=self.runtime.clock.now(), by=by, why=reason)
+        member.result = await end_life(self.runtime, member, order, self._team_context.pid)
+        self.runtime.budgets.leave(row.name, row.incarnation)
         await self._finish_life(member)
         self._start_task(self._free_memory, member)  # slow hooks before it do not delay the next order
 
@@ -439,7 +443,7 @@ class Team:
         """Carry out a shutdown that was not answered in time."""
         if request.kind != "shutdown" or request.status != "expired" or self._group is None:
             return
-        match = self.host.board.agent(str(request.payload.get("teammate")))
+        match = self.runtime.rows.agent(str(request.payload.get("teammate")))
         if match is not None and match[0].incarnation == request.payload.get("incarnation"):
             self._start_task(self._kill, match[0], "runtime", f"it did not stop in time ({request.id})")
 
@@ -449,15 +453,15 @@ class Team:
         """Handle a changed row: start new agents, and wake the agents that it concerns."""
         self.notify_changed()
         if kind == "agent":
-            match = self.host.board.agent(name)
+            match = self.runtime.rows.agent(name)
             if match and self._group is not None and match[0].life not in ("stopped", "crashed"):
                 self._add_member(match[0])
             if match and self._group is not None:
                 self.deadlocks.handle_agent(match[0], self._group)
             if match and match[0].life in ("stopped", "crashed"):
-                self._free_stranded(self.host.board.open_tasks())
+                self._free_stranded(self.runtime.rows.open_tasks())
         elif kind == "request":
-            found_request = self.host.board.request(name)
+            found_request = self.runtime.rows.request(name)
             if found_request is not None:
                 self.broker.handle_request(name)
                 self.hook_notifier.handle_request(found_request[0])
@@ -465,7 +469,7 @@ class Team:
                 self._wake(found_request[0].asked_by)
         elif kind == "task":
             self.offers.handle_task(name)
-            found_task = self.host.board.task(name)
+            found_task = self.runtime.rows.task(name)
             self._free_stranded([found_task[0]] if found_task is not None else [])
         elif kind == "schedule":
             self.scheduler.handle_change()
@@ -474,8 +478,8 @@ class Team:
 
     def _free_stranded(self, changed: Sequence[Task]) -> None:
         """Free the tasks reserved for ended agents if one of these is."""
-        if any(is_stranded(self.host.board, task) for task in changed):
-            self._start_task(free_stranded, self.host)
+        if any(is_stranded(self.runtime.rows, task) for task in changed):
+            self._start_task(free_stranded, self.runtime)
 
     def _state_of_living(self, name: str) -> AgentState | None:
         agent = self.agent(name)
@@ -539,11 +543,11 @@ class Team:
             return False
         if any(task.status == "running" and awaited.includes(task) for task in background.values()):
             return False  # after a resume no operation watches it yet
-        if any(e.mode == "wake" for e in state.inbox.mail) or facts_of(self.host, state, frozenset()).claimable:
+        if any(e.mode == "wake" for e in state.inbox.mail) or facts_of(self.runtime, state, frozenset()).claimable:
             return False
         # The store is asked, because mail of another process may not have reached the listener yet.
-        stream = mailbox(self.host.session, agent.name, agent.row.incarnation)
-        return await self.host.ports.store.last(stream) <= state.inbox.position
+        stream = mailbox(self.runtime.session, agent.name, agent.row.incarnation)
+        return await self.runtime.services.store.last(stream) <= state.inbox.position
 
 
 def _keeps_tasks(row: AgentRow) -> bool:

@@ -43,11 +43,11 @@ log = structlog.get_logger("callboard.team")
 class Stalls:
     """Monitor of the operations of a team."""
 
-    def __init__(self, host: SessionRuntime, agents: Callable[[], Iterable[AgentRuntime]]) -> None:
+    def __init__(self, runtime: SessionRuntime, agents: Callable[[], Iterable[AgentRuntime]]) -> None:
         """Watch the agents that `agents` returns: those of this process whose lives have not ended."""
-        self._host = host
+        self._runtime = runtime
         self._agents = agents
-        self._longest = OperationLimits(self._declared_limit, host.ports.hooks.longest)
+        self._longest = OperationLimits(self._declared_limit, runtime.services.hooks.longest)
         self._until = NEVER
         self._earlier_due = Notifier()
         self._reported: dict[str, set[str]] = {}
@@ -75,7 +75,7 @@ class Stalls:
             # Read before the check, so that an operation that starts during the check wakes the timer.
             changes = self._earlier_due.changes
             self._until = self._look()
-            wait = None if self._until == NEVER else max(0.0, self._until - self._host.awake.now())
+            wait = None if self._until == NEVER else max(0.0, self._until - self._runtime.awake.now())
             with anyio.move_on_after(wait):
                 await self._earlier_due.changed(changes)
 
@@ -84,7 +84,7 @@ class Stalls:
 
         Each report is in the task group of its own agent, so that a failure crashes only that agent.
         """
-        now = self._host.awake.now()
+        now = self._runtime.awake.now()
         first = NEVER
         for agent in self._agents():
             if agent.group is None:
@@ -118,7 +118,7 @@ class Stalls:
         if since is None or seconds is None:
             return
         activity = waits.operation_text(state, operation)
-        now = self._host.clock.now()
+        now = self._runtime.clock.now()
         log.warning("agent stalled", agent=agent.name, operation=key, since=since.at)
         noticed = StallNoticed(at=now, operation=key, what=activity, since=since.at, limit=seconds)
         await agent.record(
@@ -131,10 +131,10 @@ class Stalls:
 
     def _lead_message(self, agent: AgentRuntime, key: str, text: str) -> list[Write]:
         """Return the message to the lead. If the lead itself is stalled, its journal informs the user."""
-        lead = self._host.board.agent("lead")
+        lead = self._runtime.rows.agent("lead")
         if agent.name == "lead" or lead is None or lead[0].life == "stopped":
             return []
-        life = (self._host.session, agent.name, agent.state.identity.incarnation, agent.state.turns.count)
+        life = (self._runtime.session, agent.name, agent.state.identity.incarnation, agent.state.turns.count)
         envelope = Envelope(
             id=short_id("env", *life, key, "stalled"),
             sender="runtime",
@@ -144,13 +144,13 @@ class Stalls:
             content=text,
             cause=own_authority(agent.state),
             metadata={"status": "stalled", "agent": agent.name},
-            sent_at=self._host.clock.now(),
+            sent_at=self._runtime.clock.now(),
         )
-        return [sending(self._host.session, envelope)]
+        return [sending(self._runtime.session, envelope)]
 
     def _declared_limit(self, tool: str) -> float | None:
         """Return the limit that the tool declares."""
-        declared_tool = self._host.ports.tools.get(tool)
+        declared_tool = self._runtime.services.tools.get(tool)
         if declared_tool is None:
             return waits.USUAL
         default = declared_tool.spec.input_schema.get("properties", {}).get("timeout_s", {}).get("default")
@@ -167,9 +167,9 @@ class Deadlocks:
     Each deadlock is reported once, by any process, because the envelope's id is derived from the deadlock.
     """
 
-    def __init__(self, host: SessionRuntime, state_of: StateOf, on_checked: Callable[[], None]) -> None:
+    def __init__(self, runtime: SessionRuntime, state_of: StateOf, on_checked: Callable[[], None]) -> None:
         """Store `on_checked`, which is called after each check."""
-        self._host = host
+        self._runtime = runtime
         self._state_of = state_of
         self._on_checked = on_checked
         self._reported: set[str] = set()
@@ -187,7 +187,7 @@ class Deadlocks:
         try:
             ended = row.life in ("stopped", "crashed")
             if ended or self._waits(row.name):
-                mates = [agent.name for agent in self._host.board.agents() if agent.kind != "subagent"]
+                mates = [agent.name for agent in self._runtime.rows.agents() if agent.kind != "subagent"]
                 for deadlock in self._deadlocks_from(mates if ended else [row.name]):
                     await self._report(deadlock)
         finally:
@@ -199,13 +199,13 @@ class Deadlocks:
 
         The row cache has this process's own commits before older ones of other processes.
         """
-        session = self._host.session
-        board = self._host.board
+        session = self._runtime.session
+        rows = self._runtime.rows
         for wait in deadlock.waits:
-            if board.request(wait.key) is not None:
-                await self._host.refresh(request_key(session, wait.key))
-            elif board.task(wait.key) is not None:
-                await self._host.refresh(task_key(session, wait.key))
+            if rows.request(wait.key) is not None:
+                await self._runtime.refresh(request_key(session, wait.key))
+            elif rows.task(wait.key) is not None:
+                await self._runtime.refresh(task_key(session, wait.key))
 
     def _deadlocks_from(self, start: Iterable[str]) -> tuple[Deadlock, ...]:
         """Return the deadlocks among these agents and all agents that they wait for."""
@@ -220,8 +220,8 @@ class Deadlocks:
 
     def _waits(self, name: str) -> tuple[WaitEdge, ...]:
         state = self._state_of(name)
-        board = self._host.board
-        return () if state is None else waits_of(state, board.requests(), board.at_stake())
+        rows = self._runtime.rows
+        return () if state is None else waits_of(state, rows.requests(), rows.at_stake())
 
     def _never_acts_again(self, name: str) -> bool:
         """Return True if the name will never act again by itself.
@@ -229,8 +229,8 @@ class Deadlocks:
         A user always may, even if only from another terminal.
         """
         if name == "policy":
-            return not any(isinstance(approver, Policy) for approver in self._host.ports.approvers)
-        match = self._host.board.agent(name)
+            return not any(isinstance(approver, Policy) for approver in self._runtime.services.approvers)
+        match = self._runtime.rows.agent(name)
         return name == NOBODY or (match is not None and match[0].life in ("stopped", "crashed"))
 
     async def _report(self, deadlock: Deadlock) -> None:
@@ -245,8 +245,8 @@ class Deadlocks:
             return
         log.warning("deadlock", agents=deadlock.names, words=deadlock.text())
         if "lead" in deadlock.names:
-            self._host.notice("lead", f"deadlock: {deadlock.text()}")
-        lead = self._host.board.agent("lead")
+            self._runtime.notice("lead", f"deadlock: {deadlock.text()}")
+        lead = self._runtime.rows.agent("lead")
         if lead is None or lead[0].life in ("stopped", "crashed"):
             return
         states = [state for name in deadlock.names if (state := self._state_of(name))]
@@ -260,6 +260,6 @@ class Deadlocks:
             content=f"A deadlock: {deadlock.text()}\nAnswer one of them, give it something else to do, or end it.",
             cause=weakest(claimed_authority(state.me.name, state.turns.authority) for state in states),
             metadata={"status": "deadlock", "agents": list(deadlock.names)},
-            sent_at=self._host.clock.now(),
+            sent_at=self._runtime.clock.now(),
         )
-        await self._host.commit(sending(self._host.session, envelope))
+        await self._runtime.commit(sending(self._runtime.session, envelope))

@@ -46,9 +46,9 @@ async def handle_of(store: Store, session: str | None) -> SessionHandle:
     """Return the handle of the newest session of an open store, or of the named one. Raises as `find_session` does."""
     row = await find_session(store, session, files=True)
     with naming_version(row):
-        board = RowCache(row.id, lambda kind, name: None)
-        board.take(*await rows_of(store, rows_prefix(row.id)))
-        return SessionHandle(row, store, board)
+        rows = RowCache(row.id, lambda kind, name: None)
+        rows.take(*await rows_of(store, rows_prefix(row.id)))
+        return SessionHandle(row, store, rows)
 
 
 async def list_sessions(workspace: Path, notice: Notice) -> list[ListedSession]:
@@ -66,9 +66,9 @@ async def waiting_elsewhere(workspace: Path, session: str, notice: Notice) -> li
     async with _open(find_places(workspace, writable=False), notice) as store:
         for row in await sessions_of(store):
             if row.id != session:
-                board = RowCache(row.id, lambda kind, name: None)
-                board.take(*await rows_of(store, request_key(row.id, "")))
-                waiting.append((row, sum("person" in request.may_answer for request in board.pending_requests())))
+                rows = RowCache(row.id, lambda kind, name: None)
+                rows.take(*await rows_of(store, request_key(row.id, "")))
+                waiting.append((row, sum("person" in request.may_answer for request in rows.pending_requests())))
     return [(row, count) for row, count in waiting if count]
 
 

@@ -36,7 +36,7 @@ class OpenRequests:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._boards: dict[str, RowCache] = {}
+        self._rows: dict[str, RowCache] = {}
         self._sessions: dict[str, SessionRow] = {}
 
     async def follow(self, changed: Callable[[], None]) -> None:
@@ -63,12 +63,12 @@ class OpenRequests:
         """Return the open requests, the earliest deadline first; those without one are last, the oldest first."""
         waiting: list[OpenRequest] = []
         for name, session in self._sessions.items():
-            board = self._boards.get(name)
-            pending = () if board is None else board.pending_requests()
-            if board is None or not pending:
+            rows = self._rows.get(name)
+            pending = () if rows is None else rows.pending_requests()
+            if rows is None or not pending:
                 continue
             hosted = await self._store.holder(host_lease(name)) is not None
-            requests = board.requests()
+            requests = rows.requests()
             waiting += [OpenRequest(session, request, requests, hosted) for request in pending]
         return sorted(waiting, key=lambda row: (row.request.expires_at or float("inf"), row.request.created_at))
 
@@ -87,7 +87,7 @@ class OpenRequests:
                     self._sessions[session] = read_value(SessionRow, row.value, row.key)
                 return True
             if row.key.startswith(request_key(session, "")):
-                self._boards.setdefault(session, RowCache(session, lambda kind, name: None)).take(row)
+                self._rows.setdefault(session, RowCache(session, lambda kind, name: None)).take(row)
                 return True
         except SessionUnreadable:
             return False

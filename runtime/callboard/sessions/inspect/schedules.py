@@ -48,22 +48,22 @@ _TRIES = 20
 class ScheduleInspector:
     """Schedules of one session, for a process that does not host it."""
 
-    def __init__(self, store: Store, session: str, board: RowCache) -> None:
+    def __init__(self, store: Store, session: str, rows: RowCache) -> None:
         self.session = session
         self._store = store
-        self._board = board
+        self._rows = rows
         self._clock = SystemClock()
 
     def all(self) -> Sequence[Schedule]:
         """Return the schedules, oldest first, including ended ones."""
-        return self._board.schedules()
+        return self._rows.schedules()
 
     def drafted(self, fields: Fields) -> Schedule:
         """Return the schedule that `add` would create from these fields, without writing it.
 
         Raises `InvalidField`, and `UsageError` for an existing name.
         """
-        made = drafted(self.session, len(self._board.schedules()), fields, self._clock.now())
+        made = drafted(self.session, len(self._rows.schedules()), fields, self._clock.now())
         self._free(made)
         return made
 
@@ -172,8 +172,8 @@ class ScheduleInspector:
         Raises `UsageError` for an unknown schedule.
         """
         schedule = self.schedule_named(name)
-        self._board.take(*await rows_of(self._store, rows_prefix(self.session)))
-        spending = await session_spending(self._store, self.session, self._board.agents())
+        self._rows.take(*await rows_of(self._store, rows_prefix(self.session)))
+        spending = await session_spending(self._store, self.session, self._rows.agents())
         nothing = ScheduleSpent(schedule.id, 0, CallTotals())
         return next((spent for spent in spending.schedules if spent.id == schedule.id), nothing)
 
@@ -222,7 +222,7 @@ class ScheduleInspector:
             row = await self._store.get(key)
             if row is None:
                 break
-            self._board.take(row)
+            self._rows.take(row)
             changed = act(self.schedule_named(name))
             try:
                 await write_schedule_as_person(self._store, self.session, changed, expected=row.revision)
@@ -391,6 +391,6 @@ async def _sessions(store: Store, session: str | None) -> list[str]:
 
 
 async def _inspector(store: Store, session: str) -> ScheduleInspector:
-    board = RowCache(session, lambda kind, name: None)
-    board.take(*await rows_of(store, f"{rows_prefix(session)}schedule/"))
-    return ScheduleInspector(store, session, board)
+    rows = RowCache(session, lambda kind, name: None)
+    rows.take(*await rows_of(store, f"{rows_prefix(session)}schedule/"))
+    return ScheduleInspector(store, session, rows)

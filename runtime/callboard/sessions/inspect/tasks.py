@@ -49,31 +49,31 @@ class TaskInspector:
     and inside a tool's process.
     """
 
-    def __init__(self, store: Store, session: str, board: RowCache) -> None:
+    def __init__(self, store: Store, session: str, rows: RowCache) -> None:
         self._store = store
         self._session = session
-        self._board = board
+        self._rows = rows
         self._clock = SystemClock()
 
     def tasks(self) -> Tasks:
         """Return every task that is known here by its id, oldest first."""
-        return by_id(self._board.tasks())
+        return by_id(self._rows.tasks())
 
     def task_named(self, prefix: str) -> Task:
         """Return the task with that id, or the only one with that id prefix, with or without `task_`.
 
         Raises `UsageError`.
         """
-        board = self.tasks()
-        return board[one_by_id("task", board, prefix)]
+        rows = self.tasks()
+        return rows[one_by_id("task", rows, prefix)]
 
     async def watch(self, seen: Callable[[Task], None]) -> None:
         """Call `seen` for each existing task, then for each new or changed one. Never returns."""
         prefix = task_key(self._session, "")
         async with self._store.watch(prefix) as rows:
             async for row in rows:
-                self._board.take(row)
-                match = self._board.task(row.key.removeprefix(prefix))
+                self._rows.take(row)
+                match = self._rows.task(row.key.removeprefix(prefix))
                 if match is not None:
                     seen(match[0])
 
@@ -131,9 +131,9 @@ class TaskInspector:
         return await self._change(task_id, lambda task, now: task_rules.reopen(task, PERSON, now))
 
     def _agent(self, name: str) -> str:
-        match = self._board.agent(name)
+        match = self._rows.agent(name)
         if match is None or not takes_tasks(match[0]):
-            names = [row.name for row in self._board.agents() if takes_tasks(row)]
+            names = [row.name for row in self._rows.agents() if takes_tasks(row)]
             raise UsageError(f"{name!r} takes no task in session {self._session}: {choose(names)}")
         return name
 
@@ -160,7 +160,7 @@ class TaskInspector:
 
         The writes are for the commit that reassigns the task.
         """
-        owner = self._board.agent(old.owner or "")
+        owner = self._rows.agent(old.owner or "")
         if old.status != "in_progress" or owner is None or owner[0].incarnation != old.owner_incarnation:
             return []
         envelope = Envelope(

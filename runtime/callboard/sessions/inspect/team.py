@@ -127,7 +127,7 @@ class TeamInspector:
 
     store: Store
     session: str
-    board: RowCache
+    rows: RowCache
     _known_agents: dict[Key, IncarnationState] = field(default_factory=dict[Key, IncarnationState])
     _ended_agents: EndedAgentsSum[EndedAgents] | None = None
     _host: LeaseHolder | None = None
@@ -137,7 +137,7 @@ class TeamInspector:
 
     async def look(self) -> TeamOverview:
         """Return the team as it is now."""
-        for row in self.board.agents():
+        for row in self.rows.agents():
             if row.life != "stopped":
                 await self.recalled(row)
         await self.look_around()
@@ -168,9 +168,9 @@ class TeamInspector:
 
         `states`: source of the states of living agents, instead of the journals that were read here.
         """
-        listed = [row for row in self.board.newest_ended(ENDED_LISTED) if row.kind != "lead"]
-        listed += self.board.living_agents()
-        lead = self.board.agent("lead")
+        listed = [row for row in self.rows.newest_ended(ENDED_LISTED) if row.kind != "lead"]
+        listed += self.rows.living_agents()
+        lead = self.rows.agent("lead")
         listed += [lead[0]] if lead is not None and lead[0].life == "stopped" else []
         listed.sort(key=lambda row: (row.kind != "lead", row.created_at, row.name))
         requests, held = self._held()
@@ -182,7 +182,7 @@ class TeamInspector:
         rates = tuple(rate for rate in self._rates if rate.fault or max(rate.parked_until, rate.named_until) > now)
         troubles = tuple(known_agent.trouble for known_agent in self._known_agents.values() if known_agent.trouble)
         if self._ended_agents is None:
-            self._ended_agents = EndedAgentsSum(self.board, EndedAgents(), EndedAgents.plus)
+            self._ended_agents = EndedAgentsSum(self.rows, EndedAgents(), EndedAgents.plus)
         ended = self._ended_agents.now()
         return TeamOverview(
             self.session,
@@ -207,18 +207,18 @@ class TeamInspector:
 
     def _ended(self) -> list[AgentRow]:
         """Return the rows of ended agents, newest first."""
-        over = [row for row in self.board.agents() if row.life == "stopped"]
+        over = [row for row in self.rows.agents() if row.life == "stopped"]
         return sorted(over, key=lambda row: (-row.since, row.name))
 
     def _held(self) -> tuple[dict[str, dict[str, Request]], dict[str, list[str]]]:
         """Return each agent's requests by id, and the ids of the tasks that it holds."""
         requests = dict[str, dict[str, Request]]()
         held = dict[str, list[str]]()
-        answered = (self.board.request(row.waiting_for.partition(" ")[2]) for row in self.board.living_agents())
+        answered = (self.rows.request(row.waiting_for.partition(" ")[2]) for row in self.rows.living_agents())
         # An agent's row names the request until the agent reads the answer, also one that came after its process ended.
-        for request in (*self.board.pending_requests(), *(match[0] for match in answered if match is not None)):
+        for request in (*self.rows.pending_requests(), *(match[0] for match in answered if match is not None)):
             requests.setdefault(request.asked_by, {})[request.id] = request
-        for task in self.board.open_tasks():
+        for task in self.rows.open_tasks():
             if task.status == "in_progress" and task.owner is not None:
                 held.setdefault(task.owner, []).append(task.id)
         return requests, held
@@ -230,7 +230,7 @@ class TeamInspector:
         does = Activity(since=row.since)
         if recalled is not None:
             does = doing(row, recalled.state, recalled.at, requests=requests, longest=_default_seconds)
-        label = self.board.label(row.name)
+        label = self.rows.label(row.name)
         model = model_in_use(state.model.recovery, state.me) if state is not None else ""
         return AgentOverview(row, summarise(row, state), does, tuple(tasks), label, model)
 
@@ -309,15 +309,15 @@ class TeamInspector:
 
     def waits(self) -> tuple[dict[str, Sequence[WaitEdge]], tuple[Deadlock, ...]]:
         """Return the waits of each living agent that has any, and the agents of which none can continue."""
-        tasks = self.board.at_stake()
-        requests = self.board.requests()
+        tasks = self.rows.at_stake()
+        requests = self.rows.requests()
         graph: dict[str, Sequence[WaitEdge]] = {}
-        for row in self.board.living_agents():
+        for row in self.rows.living_agents():
             known = self._known_agents.get((row.name, row.incarnation))
             edges = waits_of(known.state, requests, tasks) if known is not None else ()
             if edges:
                 graph[row.name] = edges
-        gone = {row.name for row in self.board.agents() if row.life in ("stopped", "crashed")}
+        gone = {row.name for row in self.rows.agents() if row.life in ("stopped", "crashed")}
         return graph, deadlocks(graph, gone | {NOBODY})
 
     def _living(self, name: str, action: str) -> AgentRow:
@@ -326,9 +326,9 @@ class TeamInspector:
         Raises `UsageError` for an unknown or stopped agent, and inside a tool's process.
         """
         refuse_inside_tool(f"{action} an agent")
-        match = self.board.agent(name)
+        match = self.rows.agent(name)
         if match is None:
-            names = [agent.name for agent in self.board.agents() if agent.life != "stopped"]
+            names = [agent.name for agent in self.rows.agents() if agent.life != "stopped"]
             raise UsageError(unknown("agent", name, names, where=f"in session {self.session}"))
         if match[0].life == "stopped":
             raise UsageError(f"{name} has already stopped ({match[0].outcome})")
@@ -372,8 +372,8 @@ class _Watching:
         inspector = self._inspector
         async with inspector.store.watch(rows_prefix(inspector.session)) as rows:
             async for row in rows:
-                inspector.board.take(row)
-                agent = inspector.board.agent(row.key.removeprefix(agent_key(inspector.session, "")))
+                inspector.rows.take(row)
+                agent = inspector.rows.agent(row.key.removeprefix(agent_key(inspector.session, "")))
                 if agent is not None:
                     self._follow(agent[0])
                 self._changed()

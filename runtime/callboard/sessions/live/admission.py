@@ -53,7 +53,7 @@ class PeerAdmission:
             refused = RefusedRequest(
                 at=time.time(), pid=owner.pid, program=owner.program, action=self._action, why=owner.reason
             )
-            await record_refusal(self._runtime.ports.store, self._runtime.session, refused)
+            await record_refusal(self._runtime.services.store, self._runtime.session, refused)
 
 
 def live_log() -> structlog.BoundLogger:

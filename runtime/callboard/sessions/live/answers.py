@@ -42,7 +42,7 @@ async def guard_answers(runtime: SessionRuntime, folder: Path, row: HostRow, *, 
             return
         report = ForgeryReporter(runtime)
         guard = AnswerGuard(
-            runtime.session, runtime.ports.store, runtime.board, commit=runtime.commit, report=report.add
+            runtime.session, runtime.services.store, runtime.rows, commit=runtime.commit, report=report.add
         )
         await guard.begin()
         runtime.guard = guard
@@ -68,7 +68,7 @@ class ForgeryReporter:
             self._runtime.notice("lead", f"A command wrote to the database in your name ({forged}): {_UNDONE}")
         action = f"write in the database: {forged}"
         refused = RefusedRequest(at=time.time(), pid=0, program="", action=action, why=_UNDONE)
-        await record_refusal(self._runtime.ports.store, self._runtime.session, refused)
+        await record_refusal(self._runtime.services.store, self._runtime.session, refused)
 
 
 async def _serve(guard: AnswerGuard, admission: PeerAdmission, connection: socket.socket) -> None:
