@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from callboard.core.agent.rules.final_report import farewell, last_words
+from callboard.core.agent.rules.final_report import life_end_messages, turn_end_messages
 from callboard.core.agent.state import AgentState
 from callboard.core.agent.stuck_detector import stop_words
 from callboard.core.agent.turn_start import turn_began
@@ -271,7 +271,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     continues = state.work.assignment and bool(
         ready_for(agent.runtime.rows.at_stake(), agent.runtime.task_holder(state))
     )
-    mail = farewell(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
+    mail = turn_end_messages(state, step, lead[0] if lead else None, now=now, released=released, continues=continues)
     if any(e.type in ("result", "error") for e in mail):
         status = "done" if step.reason == "end" and not released else "failed"
         events.append(ev.Reported(at=now, status=status, result=mail[0].content))
@@ -350,7 +350,7 @@ async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
     kept_kinds = ("question",) if carries else ()
     writes += requests_withdrawn(agent.runtime, agent.name, f"{agent.name} has ended", keep=kept_kinds)
     lead = agent.runtime.rows.agent("lead")
-    for envelope in last_words(state, lead[0] if lead else None, step.outcome, now):
+    for envelope in life_end_messages(state, lead[0] if lead else None, step.outcome, now):
         writes.append(sending(session, envelope))
     # The new life watches those in the background (test_a_fresh_conversation_keeps_its_subagents_in_the_background).
     kept = [began.agent for began in in_background(state)] if state.lifecycle.renew else ()

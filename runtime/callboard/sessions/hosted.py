@@ -38,6 +38,7 @@ from callboard.sessions.base import OpenSession
 from callboard.sessions.checkpoints import Checkpoints
 from callboard.sessions.compose import model_notes
 from callboard.sessions.inspect.serving import fires_again
+from callboard.sessions.model_source import ModelSource
 from callboard.sessions.options import CommandsAtRest, HostingOptions
 from callboard.sessions.person_actions import say_as_person, write_schedule_as_person
 from callboard.sessions.prepare import PreparedSession
@@ -50,7 +51,6 @@ from callboard.sessions.result import (
     advice_after,
     outcome_of,
 )
-from callboard.sessions.wiring import ModelSource
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import CallboardError, Conflict, LimitReached, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass

@@ -74,6 +74,7 @@ from callboard.sessions.lease import watch_take_over
 from callboard.sessions.live.answers import guard_answers
 from callboard.sessions.live.host import LiveHost
 from callboard.sessions.mcp import SessionServers, find_servers, running
+from callboard.sessions.model_source import ModelSource, open_replay_source, open_source
 from callboard.sessions.notifications import add_notifications
 from callboard.sessions.options import (
     ExtensionOptions,
@@ -89,7 +90,6 @@ from callboard.sessions.result import DeniedCalls, was_cut_short
 from callboard.sessions.sandbox import launcher_of, serve_way_out
 from callboard.sessions.stores import damaged_rows, keep_patience, patient_run, watch_cut_off
 from callboard.sessions.vouching import can_announce
-from callboard.sessions.wiring import ModelSource, open_replay_source, open_source
 from callboard.sessions.workspaces import open_keeper
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.errors import Fenced, SessionHosted, heart_of

@@ -34,10 +34,10 @@ from callboard.ports.store import Lease, Store
 from callboard.sessions.compose import CASSETTE
 from callboard.sessions.kept_lead import KEPT_LEAD, kept_of
 from callboard.sessions.lease import hold_lease
+from callboard.sessions.model_source import Replay, find_replay
 from callboard.sessions.options import IdentityOptions, SessionOptions, WorkspaceOptions
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.sessions.stores import open_store
-from callboard.sessions.wiring import Replay, find_replay
 from callboard.sessions.workspaces import PlacedWorkspace, place_here, place_session, remote_entries, remote_of
 from callboard.types.errors import UsageError
 from callboard.types.events import Event

@@ -15,11 +15,11 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.ground import SandboxPaths, find_sandbox_paths
-from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.machine import Machine, examine
 from callboard.adapters.processes.sandbox.proxy import SessionProxies
+from callboard.adapters.processes.sandbox.restrictions import SandboxLimits
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel, choose
+from callboard.adapters.processes.sandbox.sandbox_paths import SandboxPaths, find_sandbox_paths
 from callboard.config.settings import LoadedSettings
 from callboard.sessions.places import WorkspacePaths
 from callboard.types.errors import CallboardError, SettingsError

@@ -17,7 +17,7 @@ from callboard.adapters.extensions.hooks import http_limits
 from callboard.adapters.extensions.yaml import load_document, load_front_document
 from callboard.adapters.git.folders import find_folders
 from callboard.adapters.git.settings import read_settings
-from callboard.adapters.processes.sandbox.ground import find_repository
+from callboard.adapters.processes.sandbox.sandbox_paths import find_repository
 from callboard.adapters.system.archive import git_folder
 from callboard.adapters.system.regular_files import FileTooLarge, NotRegular, read_regular
 from callboard.core.json_depth import DEEPEST, LONGEST_NUMBER

@@ -18,10 +18,10 @@ import pytest
 
 from callboard.adapters.processes.launcher import ShellLauncher
 from callboard.adapters.processes.pids import open_pid, started_at
-from callboard.adapters.processes.sandbox.ground import find_sandbox_paths
-from callboard.adapters.processes.sandbox.levels import SandboxLimits
 from callboard.adapters.processes.sandbox.machine import Machine, examine
+from callboard.adapters.processes.sandbox.restrictions import SandboxLimits
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel
+from callboard.adapters.processes.sandbox.sandbox_paths import find_sandbox_paths
 from callboard.ports.tool import Finished
 
 PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"

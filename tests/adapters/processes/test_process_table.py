@@ -20,7 +20,7 @@ from callboard.adapters.kernel import exits, process_table
 from callboard.adapters.kernel.process_table import command_lines, read_command_lines, read_rows, row_of, rows
 from callboard.adapters.processes import tool_ancestry
 from callboard.adapters.processes.pids import in_session
-from callboard.adapters.processes.sandbox import watching
+from callboard.adapters.processes.sandbox import command_monitor
 
 PRINTED = """    1     0 Ss   Fri Nov 27 01:14:47 2026
   412     1 S+   Thu Jan  1 00:00:01 1970
@@ -121,10 +121,10 @@ def test_orphans_of_the_session_are_descendants_where_none_can_be_adopted(monkey
         process_table.ProcessRow(14, 13, 14, 1.0),
         process_table.ProcessRow(15, 1, 15, 1.0),
     ]
-    monkeypatch.setattr(watching, "rows", lambda: table)
-    assert sorted(watching.descendants()) == [11, 12]
-    monkeypatch.setattr(watching, "can_adopt", lambda: False)
-    assert sorted(watching.descendants()) == [11, 12, 13, 14]
+    monkeypatch.setattr(command_monitor, "rows", lambda: table)
+    assert sorted(command_monitor.descendants()) == [11, 12]
+    monkeypatch.setattr(command_monitor, "can_adopt", lambda: False)
+    assert sorted(command_monitor.descendants()) == [11, 12, 13, 14]
 
 
 class Queue:

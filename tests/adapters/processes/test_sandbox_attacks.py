@@ -21,7 +21,7 @@ import pytest
 from tests.adapters.processes.cage import VISIBLE, Cage, create_folders, machine, require_level, running_processes
 
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.processes.sandbox.levels import SandboxLimits
+from callboard.adapters.processes.sandbox.restrictions import SandboxLimits
 
 pytestmark = pytest.mark.anyio
 PYTHON = sys.executable

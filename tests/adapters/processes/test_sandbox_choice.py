@@ -15,8 +15,8 @@ import pytest
 from tests.adapters.processes.cage import Cage, create_folders, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.levels import PROTECTED_NAMES, PROTECTED_SUBFOLDERS
 from callboard.adapters.processes.sandbox.machine import Machine
+from callboard.adapters.processes.sandbox.restrictions import PROTECTED_NAMES, PROTECTED_SUBFOLDERS
 from callboard.adapters.processes.sandbox.sandbox import Sandbox, SandboxLevel, choose
 from callboard.core.permissions.sensitive_paths import is_protected
 from callboard.types.errors import CommandNotRun, ToolRefused

@@ -13,10 +13,10 @@ import pytest
 from tests.adapters.processes.cage import Cage, create_folders, machine, require_level
 
 from callboard.adapters.processes.launcher import ShellLauncher
-from callboard.adapters.processes.sandbox.ground import find_sandbox_paths
 from callboard.adapters.processes.sandbox.machine import Machine
 from callboard.adapters.processes.sandbox.proxy import ProxyRefused, Target, find_address, is_allowed, read_head
 from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, SandboxLevel, choose, explain
+from callboard.adapters.processes.sandbox.sandbox_paths import find_sandbox_paths
 from callboard.ports.tool import Finished
 from callboard.types.records import HostGrant
 

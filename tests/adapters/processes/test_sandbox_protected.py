@@ -12,9 +12,9 @@ import anyio
 import pytest
 from tests.adapters.processes.cage import Cage, create_folders, require_level
 
-from callboard.adapters.processes.sandbox import created_paths as guarding
-from callboard.adapters.processes.sandbox.created_paths import Grants, MovedPath, PathGuard, describe
-from callboard.adapters.processes.sandbox.ground import find_repository
+from callboard.adapters.processes.sandbox import path_guard
+from callboard.adapters.processes.sandbox.path_guard import Grants, MovedPath, PathGuard, describe
+from callboard.adapters.processes.sandbox.sandbox_paths import find_repository
 from callboard.types.records import PathGrant
 
 pytestmark = pytest.mark.anyio
@@ -316,7 +316,7 @@ def test_guards_that_move_files_at_the_same_time_replace_nothing(tmp_path: Path)
     folder = os.open(tmp_path, os.O_RDONLY)
 
     def rename(number: int) -> bool:
-        return guarding.rename_new(folder, f"new-{number}", "target")
+        return path_guard.rename_new(folder, f"new-{number}", "target")
 
     with ThreadPoolExecutor(8) as pool:
         renamed = list(pool.map(rename, range(20)))
@@ -328,11 +328,11 @@ def test_guards_that_move_files_at_the_same_time_replace_nothing(tmp_path: Path)
 
 def test_grants_and_moves_are_trimmed_when_no_command_needs_them(tmp_path: Path) -> None:
     grants = tmp_path / "grants"
-    guarding.add_grants(str(tmp_path), (f"/w/{number}" for number in range(10_000)))
+    path_guard.add_grants(str(tmp_path), (f"/w/{number}" for number in range(10_000)))
     earlier = Grants(str(grants))
-    assert guarding.check_records(str(tmp_path)) == ""
+    assert path_guard.check_records(str(tmp_path)) == ""
     assert not grants.exists()
-    guarding.add_grants(str(tmp_path), ["/w/new"])
+    path_guard.add_grants(str(tmp_path), ["/w/new"])
     assert earlier.read() == {"/w/new"}
     assert Grants(str(grants), earlier.mark).read() == {"/w/new"}
     assert Grants(str(grants)).read() == frozenset()

@@ -19,15 +19,15 @@ from tests.adapters.processes.cage import Cage, create_folders
 from tests.adapters.processes.seatbelt_reader import allows, read_profile, shape, strings
 
 from callboard.adapters.processes.confinement import Confinement
-from callboard.adapters.processes.sandbox.levels import (
+from callboard.adapters.processes.sandbox.machine import Machine, examine_seatbelt
+from callboard.adapters.processes.sandbox.opened_paths import find_openings
+from callboard.adapters.processes.sandbox.proxy import SessionProxies
+from callboard.adapters.processes.sandbox.restrictions import (
     PROTECTED_NAMES,
     find_command_folder,
     landlock_restrictions,
     seatbelt_rules,
 )
-from callboard.adapters.processes.sandbox.machine import Machine, examine_seatbelt
-from callboard.adapters.processes.sandbox.openings import find_openings
-from callboard.adapters.processes.sandbox.proxy import SessionProxies
 from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, SandboxLevel, choose
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, quote, seatbelt_profile
 from callboard.adapters.processes.tool_ancestry import SEATBELT_MARK

@@ -144,11 +144,11 @@ def test_a_further_filter_does_not_hide_the_mark(error: int) -> None:
     hiding = """if True:
         import sys
         from callboard.adapters.processes import tool_ancestry, tool_mark
-        from callboard.adapters.processes.sandbox import instructions as bpf, walls
+        from callboard.adapters.processes.sandbox import bpf, isolation
         tool_mark.mark_process()
         refuse = bpf.when(bpf.EQUAL, tool_ancestry.MARK_VALUE, bpf.ERRNO | int(sys.argv[1]))
         program = [(bpf.LOAD, 0, 0, bpf.ARGUMENTS), *refuse, (bpf.RETURN, 0, 0, bpf.ALLOW)]
-        walls.apply_call_filter(bpf.packed(program))
+        isolation.apply_call_filter(bpf.packed(program))
         sys.exit(0 if tool_ancestry.started_by_tool() else 1)
     """
     value = tool_ancestry.MARK_VALUE.to_bytes(8, sys.byteorder)

@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent.agent_states import Life
 from tests.core.recovery.failures import NOW, failed, spec
 
-from callboard.core.agent.rules.final_report import farewell, last_words, state_block
+from callboard.core.agent.rules.final_report import life_end_messages, state_block, turn_end_messages
 from callboard.core.recovery import retry_policy as rec
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Todo
@@ -44,27 +44,27 @@ def pending() -> Life:
     ],
 )
 def test_no_turn_of_a_teammate_ends_in_silence(told: Life, reason: str, kind: str, wakes: bool, words: str) -> None:
-    (sent,) = farewell(told.state, EndTurn(reason, "why"), LEAD, now=5.0)
+    (sent,) = turn_end_messages(told.state, EndTurn(reason, "why"), LEAD, now=5.0)
     assert (sent.type, sent.mode == "wake", sent.content) == (kind, wakes, words)
     assert (sent.sender, sent.recipient, sent.incarnation, sent.depth) == ("alice", "lead", 2, 1)
 
 
 def test_what_a_stop_leaves_unsaid_is_said_at_the_end_of_the_life() -> None:
-    assert farewell(owing().state, EndTurn("stopped"), LEAD, now=5.0) == ()
+    assert turn_end_messages(owing().state, EndTurn("stopped"), LEAD, now=5.0) == ()
 
 
 def test_an_interrupted_turn_is_told_and_wakes_the_lead_only_where_no_person_is_at_it() -> None:
-    (person,) = farewell(owing().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, now=5.0)
+    (person,) = turn_end_messages(owing().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, now=5.0)
     assert (person.type, person.mode, person.metadata) == ("idle_notification", "queue", {"status": "interrupted"})
     assert person.content == "A person has interrupted alice; it has not reported yet."
-    (hook,) = farewell(owing().on(ev.Interrupted, by="no more").state, EndTurn("interrupted"), LEAD, now=5.0)
+    (hook,) = turn_end_messages(owing().on(ev.Interrupted, by="no more").state, EndTurn("interrupted"), LEAD, now=5.0)
     assert (hook.type, hook.mode, hook.content) == ("error", "wake", "alice was halted by a hook: no more")
-    assert farewell(prompted().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, now=5.0) == ()
+    assert turn_end_messages(prompted().on(ev.Interrupted).state, EndTurn("interrupted"), LEAD, now=5.0) == ()
 
 
 def test_what_it_says_answers_its_assignment_and_names_what_caused_it() -> None:
     state = owing().said("done").state
-    (sent,) = farewell(state, EndTurn("end"), LEAD, now=5.0)
+    (sent,) = turn_end_messages(state, EndTurn("end"), LEAD, now=5.0)
     assert state.turn is not None
     assert (sent.reply_to, sent.caused_by, sent.sender_incarnation) == (state.work.assigned, state.turn.cause, 1)
     assert sent.reply_to
@@ -73,28 +73,28 @@ def test_what_it_says_answers_its_assignment_and_names_what_caused_it() -> None:
 def test_who_has_reported_who_is_no_teammate_and_who_has_no_lead_says_nothing() -> None:
     reported = owing().on(ev.Reported, status="done", result="r")
     end = EndTurn("end")
-    assert farewell(reported.state, end, LEAD, now=5.0) == ()
-    assert farewell(prompted(kind="lead").state, end, LEAD, now=5.0) == ()
-    assert farewell(prompted(kind="subagent").state, end, LEAD, now=5.0) == ()
-    assert farewell(owing().state, end, None, now=5.0) == ()
-    assert farewell(Life.begun().state, end, LEAD, now=5.0) == ()
+    assert turn_end_messages(reported.state, end, LEAD, now=5.0) == ()
+    assert turn_end_messages(prompted(kind="lead").state, end, LEAD, now=5.0) == ()
+    assert turn_end_messages(prompted(kind="subagent").state, end, LEAD, now=5.0) == ()
+    assert turn_end_messages(owing().state, end, None, now=5.0) == ()
+    assert turn_end_messages(Life.begun().state, end, LEAD, now=5.0) == ()
 
 
 def test_two_turns_say_two_things_and_one_turn_says_one() -> None:
     first = owing()
     second = first.on(ev.TurnEnded, turn="t", reason="end").prompted("more")
-    ids = [farewell(one.state, EndTurn("end"), LEAD, now=5.0)[0].id for one in (first, first, second)]
+    ids = [turn_end_messages(one.state, EndTurn("end"), LEAD, now=5.0)[0].id for one in (first, first, second)]
     assert ids[0] == ids[1] != ids[2]
 
 
 def test_a_life_that_ends_while_it_owes_a_report_is_told() -> None:
-    (sent,) = last_words(owing().state, LEAD, "stopped", 5.0)
+    (sent,) = life_end_messages(owing().state, LEAD, "stopped", 5.0)
     assert (sent.type, sent.content) == ("error", "alice ended without a report: stopped")
     between = owing().on(ev.TurnEnded, turn="t", reason="stopped")
-    assert last_words(between.state, LEAD, "stopped", 5.0)[0].depth == 1
-    assert last_words(prompted().state, LEAD, "stopped", 5.0) == ()
-    assert last_words(owing().state, None, "stopped", 5.0) == ()
-    assert last_words(prompted(kind="lead").state, LEAD, "stopped", 5.0) == ()
+    assert life_end_messages(between.state, LEAD, "stopped", 5.0)[0].depth == 1
+    assert life_end_messages(prompted().state, LEAD, "stopped", 5.0) == ()
+    assert life_end_messages(owing().state, None, "stopped", 5.0) == ()
+    assert life_end_messages(prompted(kind="lead").state, LEAD, "stopped", 5.0) == ()
 
 
 def test_what_the_runtime_knows_is_told_exactly() -> None:
@@ -136,5 +136,5 @@ def test_a_plan_and_where_it_stands_outlive_a_compaction(gate: dict[str, str], s
 def test_the_lead_reads_no_advice_for_a_person_in_the_error_of_a_teammate(kind: str) -> None:
     why = rec.recover(failed(kind), rec.RecoveryState(attempts=99), spec(), now=NOW)
     assert isinstance(why, EndTurn)
-    (sent,) = farewell(owing().state, why, LEAD, now=5.0)
+    (sent,) = turn_end_messages(owing().state, why, LEAD, now=5.0)
     assert sent.content == f"{owing().state.me.name} could not continue: {rec.without_advice(why.why)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.agent.agent_states import Life
 
-from callboard.core.agent.rules.final_report import farewell, state_block
+from callboard.core.agent.rules.final_report import state_block, turn_end_messages
 from callboard.core.context.summary.request import _state_kept
 from callboard.core.team.subagents import ending_words, in_background, notification_text, report_status, report_text
 from callboard.core.team.unfinished import keeps_tasks, kept_tasks_text
@@ -58,10 +58,10 @@ def test_the_state_after_a_compaction_names_them_and_a_summary_must_keep_the_who
 
 def test_a_teammate_that_still_waits_for_one_does_not_report() -> None:
     life = Life.begun().mailed("do it", type="message", metadata={"assignment": True}).turned().delivered()
-    (sent,) = farewell(caller(life.said("I wait")).state, EndTurn("end"), LEAD, now=5.0)
+    (sent,) = turn_end_messages(caller(life.said("I wait")).state, EndTurn("end"), LEAD, now=5.0)
     assert (sent.type, sent.mode) == ("idle_notification", "queue")
     assert sent.content == f"alice has not reported yet: it waits for its subagents ({NAME}).\nIts last words: I wait"
-    (failed,) = farewell(caller(life).state, EndTurn("failed", "why"), LEAD, now=5.0)
+    (failed,) = turn_end_messages(caller(life).state, EndTurn("failed", "why"), LEAD, now=5.0)
     assert failed.type == "error"
 
 

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox.watching import (
+from callboard.adapters.processes.sandbox.command_monitor import (
     CONTROL,
     Watch,
     adopt_orphans,

@@ -16,7 +16,7 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["callboard"] = package
 
-from callboard.adapters.processes.sandbox import walls as isolation
+from callboard.adapters.processes.sandbox import isolation
 from callboard.adapters.processes.tool_mark import mark_process
 from callboard.adapters.system import release
 

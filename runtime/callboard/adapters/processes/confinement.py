@@ -18,11 +18,11 @@ from pathlib import Path
 import platformdirs
 
 from callboard.adapters.processes.programs import ConfinedCommand, is_within
-from callboard.adapters.processes.sandbox.calls import NO_FAMILIES, call_filter
-from callboard.adapters.processes.sandbox.ground import credentials_of, secrets_of_machine, spelled
-from callboard.adapters.processes.sandbox.levels import visible_parts
 from callboard.adapters.processes.sandbox.machine import LEAST_ABI, Machine, examine
+from callboard.adapters.processes.sandbox.restrictions import visible_parts
+from callboard.adapters.processes.sandbox.sandbox_paths import credentials_of, secrets_of_machine, spelled
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, seatbelt_profile
+from callboard.adapters.processes.sandbox.syscall_filter import NO_FAMILIES, call_filter
 from callboard.adapters.system import release
 from callboard.types.lazy_dataclass import dataclass
 

@@ -8,7 +8,7 @@ process has ended, no process of the command is alive.
 argv: OUTPUT LIMIT MODE FOLDER SHELL COMMAND RESTRICTION... MODE `hold`: it ends with its host, or when the host
 requests it; `free`: it continues after the host's death, and leaves `OUTPUT.exit`. A second byte on descriptor 3
 changes `hold` to `free`. Each RESTRICTION is `NAME=VALUE`, in order, and sets a limit or a right of the command
-(`sandbox/levels.py` writes them); without any, level L0 applies. `input` and `errors` are files: standard input, and
+(from `sandbox/restrictions.py`); without any, level L0 applies. `input` and `errors` are files: standard input, and
 the target of standard error, which is otherwise part of the output. Descriptor 3: one byte starts the command, its end
 means that the host is gone. Nothing runs if the host died before sending that byte.
 """
@@ -30,10 +30,8 @@ if __name__ == "__main__":  # a package of that name without its `__init__`, whi
     sys.modules["callboard"] = package
 
 from callboard.adapters.kernel.process_table import boot_id, row_of
-from callboard.adapters.processes.sandbox import created_paths as path_guard
-from callboard.adapters.processes.sandbox import keeping
-from callboard.adapters.processes.sandbox import walls as isolation
-from callboard.adapters.processes.sandbox.watching import (
+from callboard.adapters.processes.sandbox import isolation, path_guard, pid_namespace
+from callboard.adapters.processes.sandbox.command_monitor import (
     CONTROL,
     ErrorStream,
     Watch,
@@ -62,15 +60,15 @@ EXIT_ROOM = 8
 def end_all(watch: Watch) -> None:
     """End all processes of the command, in its own namespace or among the descendants."""
     if watch.inside:
-        keeping.end_all(watch, GRACE)
-        keeping.end_namespace(watch)
+        pid_namespace.end_all(watch, GRACE)
+        pid_namespace.end_namespace(watch)
     else:
         end_descendants(watch, GRACE)
 
 
 def become_shell(
     watch: Watch,
-    keeper: keeping.InnerPipes | None,
+    keeper: pid_namespace.InnerPipes | None,
     *,
     group: isolation.ControlGroup | None,
     restrictions: Restrictions,
@@ -100,7 +98,7 @@ def become_shell(
         if keeper:
             keeper.place()
             program = restrictions["bwrap"][0]
-            arguments = keeping.fill_covers(restrictions["bwrap"], restrictions["cover"], restrictions["late"])
+            arguments = pid_namespace.fill_covers(restrictions["bwrap"], restrictions["cover"], restrictions["late"])
         if restrictions["seatbelt"]:
             program = restrictions["seatbelt"][0]
             arguments = ["sandbox-exec", "-p", restrictions["profile"][0], shell, *arguments[1:]]
@@ -248,10 +246,10 @@ def see_through(watch: Watch, guard: path_guard.PathGuard | None, earlier: str, 
     if watch.stopping:
         end_all(watch)
     elif watch.inside:
-        left_behind = keeping.wait_for_stragglers(watch, LINGER)
+        left_behind = pid_namespace.wait_for_stragglers(watch, LINGER)
         if left_behind:
-            keeping.end_all(watch, GRACE)
-        keeping.end_namespace(watch)
+            pid_namespace.end_all(watch, GRACE)
+        pid_namespace.end_namespace(watch)
     elif watch.children and not watch.until_quiet(LINGER):
         left_behind = len(descendants())
         end_all(watch)
@@ -298,7 +296,7 @@ def run(watch: Watch, restrictions: Restrictions) -> int:
     """Start the command, wait for its end, and return its exit code."""
     guard, record = begin_guard(watch, restrictions)
     group = isolation.ControlGroup(*restrictions["group"][0].rsplit(":", 1)) if restrictions["group"] else None
-    keeper = keeping.InnerPipes(bytes.fromhex(restrictions["filter"][0])) if restrictions["bwrap"] else None
+    keeper = pid_namespace.InnerPipes(bytes.fromhex(restrictions["filter"][0])) if restrictions["bwrap"] else None
     errors = ErrorStream(restrictions["errors"][0], int(sys.argv[2])) if restrictions["errors"] else None
     reason, failed = os.pipe()
     watch.shell = os.fork()

@@ -26,10 +26,10 @@ import anyio.to_thread
 from callboard.adapters.kernel.exits import open_process, signal_process
 from callboard.adapters.processes.pids import is_same, kill_session, open_pid, reap, started_at, this_boot
 from callboard.adapters.processes.programs import clean_environment, find_program
-from callboard.adapters.processes.sandbox.created_paths import add_grants, check_records
-from callboard.adapters.processes.sandbox.levels import SandboxLimits
-from callboard.adapters.processes.sandbox.openings import clear_placeholders
+from callboard.adapters.processes.sandbox.opened_paths import clear_placeholders
+from callboard.adapters.processes.sandbox.path_guard import add_grants, check_records
 from callboard.adapters.processes.sandbox.proxy import SessionProxies
+from callboard.adapters.processes.sandbox.restrictions import SandboxLimits
 from callboard.adapters.processes.sandbox.sandbox import NetworkReach, Sandbox, explain
 from callboard.adapters.processes.tool_ancestry import TOOL_MARK
 from callboard.adapters.system import release

@@ -16,8 +16,8 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from callboard.adapters.processes.sandbox import walls as isolation
-from callboard.adapters.processes.sandbox.instructions import (
+from callboard.adapters.processes.sandbox import isolation
+from callboard.adapters.processes.sandbox.bpf import (
     ALLOW,
     ARCHITECTURE,
     ARGUMENTS,

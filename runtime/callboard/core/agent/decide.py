@@ -26,7 +26,7 @@ from callboard.core.agent.rules.delivery import (
     too_much_mail,
     waking,
 )
-from callboard.core.agent.rules.final_report import final_words
+from callboard.core.agent.rules.final_report import subagent_report
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, starting
 from callboard.core.agent.rules.limits import CallAllowance, end_of_time, next_call, time_is_up
 from callboard.core.agent.rules.worktree import moving
@@ -461,7 +461,7 @@ def rest(state: AgentState, facts: Facts) -> st.Step | None:
     # (test_a_subagent_is_done_after_its_turn).
     wakes = any(envelope.mode == "wake" for envelope in state.inbox.mail)
     if state.me.kind == "subagent" and state.turns.count > 0 and not wakes:
-        return leftover_commands(state, facts) or st.StopAgent(_outcome(state), final_words(state))
+        return leftover_commands(state, facts) or st.StopAgent(_outcome(state), subagent_report(state))
     if facts.claimable and not state.work.tasks and state.work.gate.gate != "pending":
         return st.ClaimTask(facts.claimable)
     return st.Wait(muted_until(state, facts), "idle")

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from callboard.adapters.processes.programs import find_program
-from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, call_filter
+from callboard.adapters.processes.sandbox.isolation import landlock_abi
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, seatbelt_profile
-from callboard.adapters.processes.sandbox.walls import landlock_abi
+from callboard.adapters.processes.sandbox.syscall_filter import INSIDE_FAMILIES, call_filter
 from callboard.adapters.processes.tool_ancestry import SEATBELT_MARK
 from callboard.types.lazy_dataclass import dataclass
 

@@ -17,8 +17,14 @@ from dataclasses import field
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.ground import SHARED_FOLDERS, SandboxPaths
-from callboard.adapters.processes.sandbox.levels import (
+from callboard.adapters.processes.sandbox.machine import Machine
+from callboard.adapters.processes.sandbox.opened_paths import (
+    Placeholder,
+    find_openings,
+    make_placeholders,
+    missing_files,
+)
+from callboard.adapters.processes.sandbox.restrictions import (
     INNER_SHELL,
     TEMPORARY,
     InnerProcess,
@@ -28,8 +34,7 @@ from callboard.adapters.processes.sandbox.levels import (
     landlock_restrictions,
     seatbelt_rules,
 )
-from callboard.adapters.processes.sandbox.machine import Machine
-from callboard.adapters.processes.sandbox.openings import Placeholder, find_openings, make_placeholders, missing_files
+from callboard.adapters.processes.sandbox.sandbox_paths import SHARED_FOLDERS, SandboxPaths
 from callboard.adapters.processes.sandbox.seatbelt import seatbelt_profile
 from callboard.types.errors import ToolRefused
 from callboard.types.late_pattern import late_pattern
@@ -154,7 +159,7 @@ def _proxied(socket: str) -> dict[str, str]:
 
 def _text_inside() -> str:
     """Return the program of Callboard's process inside, as text, so that no file is needed inside."""
-    return Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
+    return Path(__file__).with_name("proxy_bridge.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from callboard.types.schedules import Schedule
 from callboard.types.steps import EndTurn
 
 
-def farewell(
+def turn_end_messages(
     state: AgentState,
     step: EndTurn,
     lead: AgentRow | None,
@@ -36,7 +36,7 @@ def farewell(
     The runtime writes them, so that no teammate ends silently.
 
     An error if the turn failed or left tasks unfinished (`released`: their current rows); a result if one is due;
-    otherwise a note that it is idle, unless a result was sent in the same turn. `last_words` covers a stop.
+    otherwise a note that it is idle, unless a result was sent in the same turn. `life_end_messages` covers a stop.
 
     `continues`: the board has another task that this agent will claim.
     """
@@ -89,7 +89,7 @@ def _interrupted(state: AgentState, lead: AgentRow, now: float) -> tuple[Envelop
     return (_to_lead(state, lead, "idle_notification", text, now=now, status="interrupted"),)
 
 
-def final_words(state: AgentState) -> str:
+def subagent_report(state: AgentState) -> str:
     """Return the text for a subagent's caller: its final text, preceded by the reason if its turn was cut short."""
     reason = without_advice(state.turns.last_why)
     if state.turns.last_reason == "end" or not reason:
@@ -97,7 +97,7 @@ def final_words(state: AgentState) -> str:
     return f"{reason}\nIts last words: {state.turns.last_text}" if state.turns.last_text else reason
 
 
-def last_words(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
+def life_end_messages(state: AgentState, lead: AgentRow | None, reason: str, now: float) -> tuple[Envelope, ...]:
     """Return the envelope that informs the lead that a teammate's life ended while its report was still due.
 
     The report is due even if the teammate never read the assignment.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.walls import unprivileged
+from callboard.adapters.processes.sandbox.isolation import unprivileged
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.sensitive_paths import claude_folders
 from callboard.types.lazy_dataclass import dataclass
@@ -240,7 +240,7 @@ def find_repository(checkout: str) -> CheckoutFolders | None:
     marker = f"{checkout}/.git"
     try:
         kind = os.lstat(marker).st_mode
-        if stat.S_ISDIR(kind):  # an empty folder exists while another command runs (`levels.py`)
+        if stat.S_ISDIR(kind):  # an empty folder exists while another command runs (`restrictions.py`)
             return CheckoutFolders(marker, marker) if os.path.lexists(f"{marker}/HEAD") else None
         own = os.path.realpath(os.path.join(checkout, _text_of(marker).removeprefix("gitdir:").strip()))
         common = (

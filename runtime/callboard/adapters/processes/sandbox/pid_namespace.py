@@ -16,7 +16,7 @@ import signal
 import time
 
 from callboard.adapters.kernel.exits import open_process
-from callboard.adapters.processes.sandbox.watching import Watch, descendants
+from callboard.adapters.processes.sandbox.command_monitor import Watch, descendants
 
 STATUS = 3
 HOLD = 4

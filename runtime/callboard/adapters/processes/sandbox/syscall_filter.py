@@ -12,7 +12,7 @@ import errno
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 
-from callboard.adapters.processes.sandbox.instructions import (
+from callboard.adapters.processes.sandbox.bpf import (
     ALLOW,
     ANY_BIT,
     ARCHITECTURE,

@@ -31,7 +31,7 @@ class Watch:
         self.children = True
         self.ended = False
         self.inside = False
-        """True if the command has its own process namespace, see `keeping.py`."""
+        """True if the command has its own process namespace, see `pid_namespace.py`."""
         self.begun = True
         """True if the restrictions apply and the command was started. In a process namespace, Callboard's process
         inside reports it."""

@@ -9,7 +9,7 @@ import pytest
 
 ASK = """
 import os, sys
-from callboard.adapters.processes.sandbox.watching import CONTROL, Watch
+from callboard.adapters.processes.sandbox.command_monitor import CONTROL, Watch
 
 reader, writer = os.pipe()
 if sys.argv[1] == "moved":

@@ -4,7 +4,7 @@ They are computed again for each command, because the closed paths depend on the
 nothing.
 
 Files that other tools run or obey (docs/permissions.md, letter H) are protected from commands: certain names at the top
-of the folder, and git's own files. Existing ones are mounted read-only; absent ones are guarded (`created_paths.py`).
+of the folder, and git's own files. Existing ones are mounted read-only; absent ones are guarded (`path_guard.py`).
 In deeper folders only the permission rules cover names.
 """
 # ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH208, S108 - paths are text here: they become words of a command line, and are compared by the hundred
@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.calls import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
-from callboard.adapters.processes.sandbox.created_paths import GRANTS
-from callboard.adapters.processes.sandbox.ground import (
+from callboard.adapters.processes.sandbox.isolation import unprivileged
+from callboard.adapters.processes.sandbox.opened_paths import Openings
+from callboard.adapters.processes.sandbox.path_guard import GRANTS
+from callboard.adapters.processes.sandbox.pid_namespace import COVERS_PLACEHOLDER
+from callboard.adapters.processes.sandbox.sandbox_paths import (
     SHARED_FOLDERS,
     SHARED_FOLDERS_ON_MACOS,
     CheckoutFolders,
@@ -28,10 +30,8 @@ from callboard.adapters.processes.sandbox.ground import (
     repository_of_worktree,
     spelled,
 )
-from callboard.adapters.processes.sandbox.keeping import COVERS_PLACEHOLDER
-from callboard.adapters.processes.sandbox.openings import Openings
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules
-from callboard.adapters.processes.sandbox.walls import unprivileged
+from callboard.adapters.processes.sandbox.syscall_filter import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
 from callboard.core.permissions.sensitive_paths import CLAUDE_LOADED
 from callboard.types.lazy_dataclass import dataclass
 
@@ -47,7 +47,7 @@ INNER_SHELL = (
     '(exec -a bash "$1" --noprofile --norc -c "$2" 2>&5 3>&- 4<&- '
     "5>&-); code=$?; set -- /proc/[0-9]*; echo $code $# >&3; read -r x <&4"
 )
-"""Callboard's process inside: a bash that runs the command in another one. See `keeping.py`."""
+"""Callboard's process inside: a bash that runs the command in another one. See `pid_namespace.py`."""
 PROTECTED_NAMES = (
     *(".callboard", ".mcp.json", ".claude.json", ".vscode", ".idea", ".cursor", ".codex", ".gemini", ".zed"),
     *(".windsurf", ".continue", ".aider", ".fleet", ".devcontainer", ".devcontainer.json", ".husky", ".githooks"),
@@ -463,7 +463,7 @@ class Protection:
     read_only: list[str] = field(default_factory=list[str])
     """Files and folders that no command may change."""
     guarded: list[str] = field(default_factory=list[str])
-    """Absent paths that no command may create, as `created_paths.py` reads them: `BASE//NAME`, or `BASE//NAME/` for a
+    """Absent paths that no command may create, as `path_guard.py` reads them: `BASE//NAME`, or `BASE//NAME/` for a
     name that only a folder may have."""
 
     def add(self, base: str, name: str) -> None:
