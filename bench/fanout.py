@@ -1,7 +1,7 @@
 """Run 100, 500, and 1,000 agents in one process, each with five model calls of 200 ms.
 
 A hosted session starts them as subagents in one reply of its lead, with a journal on disk, permissions, the rate
-governor, and HTTP to a model service in another process. Wall time counts from that reply to the end of the last agent.
+limiter, and HTTP to a model service in another process. Wall time counts from that reply to the end of the last agent.
 The baselines are as many streaming loops on the vendor's SDK (`bare.py`), and on an aiohttp client that parses each
 event with `json.loads` alone (`fanout_bare.py`), in the same run against the same service. The ideal is the time of the
 service alone: five times its latency. `--peers PYTHON` adds other frameworks (`peers.py`).

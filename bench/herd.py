@@ -1,4 +1,4 @@
-"""Measure a hundred agents at a service that allows 600 requests a minute, with and without the rate governor.
+"""Measure a hundred agents at a service that allows 600 requests a minute, with and without the rate limiter.
 
 The engine with its HTTP client is one process, the service (the rehearsal's emulator, which counts requests) another.
 Both sides run at the same time, each with its own service: once with a service that counts in windows of a minute, once
@@ -11,8 +11,8 @@ reply.
 - Wait: the mean and the longest time of an agent from asking for a call to its reply; a wait that is not over at the
   end counts up to then. The worst agent is compared with the median agent.
 
-Exit with 1 if the governed side exceeds a bound with either service. Without the governor each agent recovers alone: it
-waits as long as the service says, and tries again. That side has no bounds.
+Exit with 1 if the governed side exceeds a bound with either service. Without the rate limiter each agent recovers
+alone: it waits as long as the service says, and tries again. That side has no bounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SECONDS = 80.0
 LATENCY_MS = 300
 LEAST_USED, MOST_REFUSED, WORST_WAIT = 0.95, 0.02, 3.0
 HERE = Path(__file__).parent
-SIDES = {"with the governor": "governed", "without": "alone"}
+SIDES = {"with the rate limiter": "governed", "without": "alone"}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Process of one side of `herd.py`: `python bench/herd_side.py URL SECONDS governed|alone`.
 
 Each agent is the lead of a session and always makes its next model call. All sessions share one key, one connection
-pool, and, if governed, one governor. With `alone`, each agent has only its own recovery: it waits as long as the
+pool, and, if governed, one rate limiter. With `alone`, each agent has only its own recovery: it waits as long as the
 service says. Prints as JSON when each agent started and received its replies, in seconds from the start.
 """
 
@@ -41,7 +41,7 @@ class Unlimited(LimitedCall):
 
 
 class Alone(KeyLimiter):
-    """No governor: every call is sent at once, and agents do not share refusals."""
+    """No rate limiter: every call is sent at once, and agents do not share refusals."""
 
     def slot(self, priority: CallPriority = DEFAULT_PRIORITY, prefix: SharedPrefix | None = None) -> LimitedCall:
         return Unlimited(self, priority, None)
@@ -88,7 +88,7 @@ class Replies:
 
 @dataclass
 class Governed(World):
-    """World of a session that shares its governor with the others."""
+    """World of a session that shares its rate limiter with the others."""
 
     key_limiter: KeyLimiter | None = None
 

@@ -1,4 +1,4 @@
-"""The rate governor in a team: one park for all, one call after an outage, one word of a refused key, and what other
+"""The rate limiter in a team: one park for all, one call after an outage, one word of a refused key, and what other
 processes heard."""
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ async def test_two_hosts_that_share_a_store_are_parked_together() -> None:
         assert other.state("lead").turns.last_text == one.state("lead").turns.last_text == "done"
     assert model.asked[0] < 1
     assert len(model.asked) == 3
-    assert min(model.asked[1:]) >= 40, "each has a governor of its own, and heeds what the other one heard"
+    assert min(model.asked[1:]) >= 40, "each has a rate limiter of its own, and heeds what the other one heard"
 
 
 async def test_a_flood_of_refusals_writes_few_rows() -> None:
@@ -373,7 +373,7 @@ async def test_a_row_that_cannot_be_read_holds_nobody() -> None:
     assert key_limiter.parked_until("m") == key_limiter.parked_until("n") == 0.0
 
 
-async def test_one_governor_for_a_key() -> None:
+async def test_one_limiter_for_a_key() -> None:
     key_limiters = KeyLimiters(SteadyClock())
     assert key_limiters.of("a") is key_limiters.of("a")
     assert key_limiters.of("a") is not key_limiters.of("b")

@@ -45,7 +45,7 @@ def spawn(name: str, prompt: str = "do it", **more: object) -> tuple[str, Json]:
 
 
 class Shared(World):
-    """A world whose host takes the governor that it is given."""
+    """A world whose host takes the rate limiter that it is given."""
 
     key_limiter: KeyLimiter | None = None
 

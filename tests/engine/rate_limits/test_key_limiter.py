@@ -240,7 +240,7 @@ class Storm:
 
 
 async def storm(rand: random.Random) -> None:
-    """In the end the governor is as good as new."""
+    """In the end the rate limiter is as good as new."""
     made = Storm(rand)
     with anyio.fail_after(3_000):
         async with anyio.create_task_group() as group:
