@@ -125,8 +125,11 @@ def last_line(program: str, home: Path) -> str:
     return ran.stdout.splitlines()[-1]
 
 
-NOT_TO_RUN = ("callboard.adapters.models.cassette", "callboard.cli.headless.client", "callboard.sessions.replay")
-"""What only a recording, a replay, or a client of `callboard run` needs."""
+NOT_TO_RUN = (
+    *("callboard.adapters.models.cassette", "callboard.cli.headless.client", "callboard.sessions.replay"),
+    *("jsonschema", "http.client"),
+)
+"""What only a recording, a replay, a client of `callboard run`, a JSON schema, or an HTTP hook needs."""
 RUN = """
 import sys
 import callboard.cli.commands.run, callboard.sessions.open

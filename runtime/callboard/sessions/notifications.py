@@ -6,7 +6,6 @@ to an agent. Texts of models are sent as text: each target gets them in a form t
 
 from __future__ import annotations
 
-import http.client
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from callboard.adapters.extensions.hook_fields import post_json
 from callboard.adapters.processes.programs import find_program
 from callboard.adapters.processes.tool_ancestry import started_by_tool
 from callboard.core.decoding import read_value
@@ -101,7 +99,7 @@ class NotificationSender:
                 problem = await (_show(notice, self.project) if desktop else _post(target, notice, timeout))
         except TimeoutError:
             problem = f"no answer within {timeout:g} s"
-        except (OSError, http.client.HTTPException, ValueError) as failed:
+        except (OSError, ValueError) as failed:
             problem = str(failed.strerror if isinstance(failed, OSError) else "") or type(failed).__name__
         if problem:
             faults.append(f"{where}: {problem}")
@@ -119,6 +117,8 @@ def _notice_of(event_json: Mapping[str, object], kind: str) -> PersonNotificatio
 
 async def _post(target: NotifyTarget, notice: PersonNotification, timeout: float) -> str:
     """Send a notification, and return the problem; empty if it arrived."""
+    from callboard.adapters.system.json_post import post_json  # noqa: PLC0415 - few sessions notify, and it is slow to import
+
     status, _ = await post_json(_address(target), body_for(target, notice), target.headers, timeout)
     if 200 <= status < 300:
         return ""

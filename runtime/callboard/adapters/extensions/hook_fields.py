@@ -13,12 +13,8 @@ the one URL in the file. Headers may name variables of the environment, if these
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import re
-import socket
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
@@ -64,10 +60,6 @@ _OF_KIND: Mapping[str, frozenset[str]] = {
 }
 _PLACEHOLDER = late_pattern(r"\$\{?(CLAUDE_PLUGIN_DATA|user_config\.\w+|CLAUDE_PLUGIN_ROOT)\b")
 _HEADER = late_pattern(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-MOST_BYTES = 1_000_000
-"""Most bytes of one answer; a longer one is a fault."""
-GRACE = 5.0
-"""Seconds after which a connecting socket times out by itself, because it cannot be ended from outside."""
 _VARIABLE = late_pattern(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
@@ -384,13 +376,12 @@ class HttpHandler:
         """Send one request. See `HookHandler.run`."""
         try:
             with anyio.move_on_after(timeout):
+                # Few sessions have such hooks, and the HTTP client takes 10 ms to import.
+                from callboard.adapters.system.json_post import post_json  # noqa: PLC0415 - see above
+
                 status, body = await post_json(self.url, event_json, self._filled(), timeout)
                 return http_meaning(event_json, status, body)
-        except (
-            OSError,
-            http.client.HTTPException,
-            ValueError,
-        ) as error:  # no connection, no HTTP, or an invalid header
+        except (OSError, ValueError) as error:  # no connection, no HTTP, or an invalid header
             return HandlerResult(fault=f"{self.name} cannot be asked: {error or type(error).__name__}")
         return HandlerResult(fault=f"no answer within {timeout:g} s")
 
@@ -402,71 +393,6 @@ class HttpHandler:
             return environment.get(name, "") if name in self.variables else ""
 
         return {name: _VARIABLE.sub(value, text) for name, text in self.headers}
-
-
-async def post_json(url: str, content: Json, headers: Mapping[str, str], timeout: float) -> tuple[int, str]:
-    """Send JSON in a POST, and return status and body of the response. Follows no redirect, and uses no proxy.
-
-    Raises OSError, HTTPException, ValueError; if it is cancelled, the request ends.
-    """
-    call = _Call(url, timeout + GRACE)
-    sent = {"Content-Type": "application/json", "Accept": "application/json", **headers}
-    own = anyio.CapacityLimiter(1)  # a slow address must not take a thread from the tools
-    try:
-        return await anyio.to_thread.run_sync(
-            call.made, json.dumps(content).encode(), sent, abandon_on_cancel=True, limiter=own
-        )
-    finally:
-        call.end()
-
-
-class _Call:
-    """One request in a worker thread that another thread can end."""
-
-    def __init__(self, url: str, timeout: float) -> None:
-        parts = urlsplit(url)
-        port = parts.port
-        host = parts.hostname or ""
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._over = False
-        self._socket: socket.socket | None = None
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-        else:
-            self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
-
-    def made(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
-        """Return status and body of the response."""
-        try:
-            self._connection.connect()
-            self._socket = self._connection.sock
-            if self._over:
-                raise OSError("given up")
-            self._connection.request("POST", self._target, body, dict(headers))
-            with self._connection.getresponse() as answer:
-                return answer.status, _body(answer)
-        finally:
-            self._connection.close()
-
-    def end(self) -> None:
-        """End the thread's wait; do nothing if the thread has ended."""
-        self._over = True
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it is already closed
-
-
-def _body(answer: http.client.HTTPResponse) -> str:
-    """Return the whole text. Raises HTTPException, ValueError if it is cut off or too long."""
-    content = answer.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"its answer is longer than {MOST_BYTES:,} bytes")
-    if answer.length:
-        raise ValueError("its answer ends before it is whole")
-    return content.decode("utf-8", "replace")
 
 
 def variables_in(text: str) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from typing import Any, cast
 
 import anyio
 
-from callboard.core.full_json_schema import invalid_parts
 from callboard.core.json_schema import input_problem, schema_for_model
 from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, whole_text
 from callboard.core.mcp.tool_names import tool_name
@@ -202,6 +201,9 @@ def repaired_schema(schema: object) -> tuple[Json, str]:
 
     Takes about a millisecond.
     """
+    # Most sessions have no server, and the library takes a twentieth of a start to import.
+    from callboard.core.full_json_schema import invalid_parts  # noqa: PLC0415 - see above
+
     result, wrong = schema_for_model(schema)
     if wrong:
         return result, wrong

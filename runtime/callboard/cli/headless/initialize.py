@@ -22,7 +22,6 @@ from callboard.cli.headless.client import Client, ClientGone, ClientRefused
 from callboard.cli.headless.json_result import schema_words
 from callboard.cli.headless.messages import PROMPT_COMMANDS, key_source
 from callboard.cli.headless.options import agents_of
-from callboard.core.full_json_schema import answer_schema_fault
 from callboard.core.hooks.matching import MATCHED
 from callboard.core.hooks.merge import InvalidHook, read_matcher
 from callboard.core.hooks.output import defers, output_meaning
@@ -107,6 +106,8 @@ def schema_of(request: Json, otherwise: Json | None) -> Json | None:
         return otherwise
     if not isinstance(schema, dict):
         raise UsageError("initialize: `jsonSchema` is an object")
+    from callboard.core.full_json_schema import answer_schema_fault  # noqa: PLC0415 - most clients send no schema
+
     if fault := answer_schema_fault(cast("object", schema)):
         raise UsageError(f"initialize: `jsonSchema`: {fault}")
     return cast("Json", schema)
