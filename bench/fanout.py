@@ -37,6 +37,8 @@ BOUND, BOUND_AT = 0.5, 500
 """Greatest ratio of the CPU of a call to that of the SDK loop, and the number of agents that it applies to."""
 GROWTH = 1.1
 """Greatest ratio of the CPU of a call with the most agents to that with the fewest."""
+LIFE_MS = 3.0
+"""Greatest CPU time in ms of a subagent that answers at once."""
 EVENTS = 10_000
 STEPS_OF_EVENTS = 1_500
 """Number of steps of one agent that produce more than `EVENTS` events."""
@@ -113,13 +115,23 @@ def check_calls(server: Server, label: str, agents: int) -> None:
         raise child.ChildFailed(f"{label}: {agents} agents made {replies} calls, not {CALLS} each")
 
 
-def ours(server: Server, agents: int, folder: Path) -> Side:
-    url = server.base_url(CALLS - 1, f"ours+{LATENCY_MS}ms+{agents}agents")
+def ours(server: Server, agents: int, folder: Path, *, calls: int = CALLS) -> Side:
+    """Run a session whose lead starts this many subagents at once. `calls`: model calls of each."""
+    url = server.base_url(calls - 1, f"ours-{calls}+{LATENCY_MS}ms+{agents}agents")
     command = [sys.executable, str(HERE / "hosting.py"), MODEL, f"rate.calls_at_once={agents + 1}"]
     said = told(command, workspace(folder), url)
-    if said["replies"] != agents * CALLS or said["lives"].get("subagent stopped done") != agents:
-        raise child.ChildFailed(f"{agents} agents did not make {CALLS} calls each: {said}")
+    if said["replies"] != agents * calls or said["lives"].get("subagent stopped done") != agents:
+        raise child.ChildFailed(f"{agents} agents did not make {calls} calls each: {said}")
     return Side("ours", agents, said["fan_out"], said["cpu"], said["kib"])
+
+
+def life_ms(server: Server, place: Path) -> float:
+    """Return the CPU time in ms of a subagent that answers at once: its birth, one model call, and its end.
+
+    The difference of two fan-outs, so that the start of the session does not count.
+    """
+    few, many = (ours(server, agents, place / f"lives-{agents}", calls=1) for agents in (AGENTS[0], AGENTS[1]))
+    return 1_000 * (many.cpu - few.cpu) / (many.agents - few.agents)
 
 
 def resume(server: Server, folder: Path) -> dict[str, float]:
@@ -147,6 +159,7 @@ def main() -> int:
         place = Path(temporary)
         try:
             sides = measure(server, place, others)
+            life = life_ms(server, place)
             again = resume(server, place / "resume")
         except child.ChildFailed as failed:
             print(f"no numbers: {failed}")
@@ -160,11 +173,13 @@ def main() -> int:
         f"resume of {again['events']:.0f} events: {again['resume']:.2f} s from the newest snapshot, "
         f"{again['fold']:.2f} s by folding all, {again['fold'] / again['json']:.1f} of json.loads alone"
     )
-    return verdict({(side.name, side.agents): side for side in sides})
+    within = "ok" if life <= LIFE_MS else "OVER"
+    print(f"CPU of a subagent that answers at once: {life:.1f} ms (bound {LIFE_MS:g}): {within}")
+    return max(verdict({(side.name, side.agents): side for side in sides}), int(life > LIFE_MS))
 
 
 def verdict(sides: dict[tuple[str, int], Side]) -> int:
-    """Print the ratios, and return 0 if both are within their bounds, otherwise 1."""
+    """Print the ratios to other sides, and return 0 if both are within their bounds, otherwise 1."""
     mine, sdk = sides["ours", BOUND_AT], sides[SDK, BOUND_AT]
     print(f"{BOUND_AT} agents: wall {mine.wall / sdk.wall:.2f} of the SDK loop")
     ratios = {
