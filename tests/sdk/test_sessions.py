@@ -160,6 +160,21 @@ def test_a_tool_from_python_asks_and_is_judged_under_its_own_name(place: Path) -
     asyncio.run(go())
 
 
+def test_a_run_waits_for_the_answer_to_a_question(place: Path) -> None:
+    async def slowly(request: Request) -> str:
+        await anyio.sleep(0.3)
+        return "The blue one."
+
+    async def go() -> None:
+        async with Session(place, approver=slowly) as session:
+            assert (await session.run("ask it")).ok
+            (question,) = session.runtime.requests(pending_only=False)
+            assert (question.status, question.reason) == ("answered", "The blue one.")
+            assert session.runtime.open_work().requests == ()
+
+    asyncio.run(go())
+
+
 def test_what_a_tool_raises_and_one_that_takes_too_long_are_error_results(place: Path) -> None:
     @tool(reads=True)
     async def fail() -> str:

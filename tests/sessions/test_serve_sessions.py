@@ -61,6 +61,42 @@ async def test_a_session_that_a_budget_ended_says_how_to_continue(here: ServingH
     assert text.endswith(f"; raise the budget, then `callboard resume {session}` continues it")
 
 
+ASKS = """
+agents:
+  lead:
+    - {reply: [{tool_use: {name: ask_person, input: {question: May I?}}}]}
+    - {reply: I wait., when: {result_of: ask_person}}
+    - {reply: I decided., repeat: forever}
+"""
+
+
+async def test_a_question_that_nobody_answers_is_decided_by_its_agent(here: ServingHere) -> None:
+    settings = here.folder / "config" / "callboard" / "settings.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("ask: {deadline: 1}\n")
+    (here.folder / "scenario.yaml").write_text(ASKS)
+    session = await here.detached()
+    async with here.serving(here.server()):
+        await here.until(lambda: bool(here.texts("left")))
+    assert [line.kind for line in here.lines] == ["hosting", "waits", "answer", "left"]
+    (waits,), (answer,), (left,) = here.texts("waits"), here.texts("answer"), here.texts("left")
+    assert " of lead waits for you until " in waits
+    assert waits.endswith(": May I?")
+    assert answer.endswith(" of lead is expired: nobody answered in time")
+    assert left.startswith("it ended with exit code 4: nobody answered req_")
+    assert (await here.row(session)).exit_code == 4
+
+
+async def test_a_request_that_waits_is_reported_again_by_the_next_host(here: ServingHere) -> None:
+    (here.folder / "scenario.yaml").write_text(ASKS)
+    await here.detached()
+    for _ in range(2):
+        here.lines.clear()
+        async with here.serving(here.server()):
+            await here.until(lambda: bool(here.texts("waits")))
+        assert len(here.texts("waits")) == 1
+
+
 async def test_a_session_of_a_dead_host_ends_with_its_exit_code(here: ServingHere) -> None:
     session = await here.orphan()
     async with here.serving(here.server()):

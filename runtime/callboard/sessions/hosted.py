@@ -91,6 +91,8 @@ class HostingFacts:
     """Manner of the lead's answers."""
     checkpoints: Checkpoints | None = None
     """Checkpoints of the workspace; None: the session has no remote."""
+    answerable: bool = False
+    """True if a person may answer questions while this process hosts the session."""
 
 
 class HostedSession(OpenSession):
@@ -131,6 +133,7 @@ class HostedSession(OpenSession):
         self._cut_short = facts.cut_short
         self._backups = facts.backups
         self._checkpoints = facts.checkpoints
+        self._answerable = facts.answerable
         self.plugins = facts.plugins
         self.refused_plugins = facts.refused_plugins
         self._reread = facts.reread
@@ -342,8 +345,13 @@ class HostedSession(OpenSession):
 
         Unless the wait for commands has no limit, it ends `background.at_end` seconds after all other work is done, or
         after a turn that the end of a command started.
+
+        A question of an agent is work if a person may answer it: its answer, or its deadline, begins a turn.
         """
-        also = self._fires_no_more if self._with_schedules else lambda: True
+
+        def also() -> bool:
+            return not self._questions() and (not self._with_schedules or self._fires_no_more())
+
         ends = self._commands_at_rest == "end"
         while self._commands_at_rest != "wait":
             await self._team.quiet(also, commands=False, subagents=detached)
@@ -360,6 +368,12 @@ class HostedSession(OpenSession):
                 await self._team.quiet(also, subagents=detached, moved=detached)
                 break
         await self._team.quiet(also, subagents=detached, moved=detached)
+
+    def _questions(self) -> Sequence[Request]:
+        """Return the open questions of living agents that a person may answer here."""
+        questions = [request for request in self.requests() if request.kind == "question"] if self._answerable else []
+        lives = {(row.name, row.incarnation) for row in self._rows.agents() if row.life not in ("stopped", "crashed")}
+        return [request for request in questions if (request.asked_by, request.incarnation) in lives]
 
     async def end_commands(self) -> None:
         """End the background commands that still run. Shielded, so that a cancelled session also ends them."""

@@ -127,7 +127,6 @@ async def open_session(
         prepared = prepared.with_notes(launcher.sandbox.choice.notice, *servers.refusals)
         hooks, hook_notes = build_hooks(prepared, definitions, launcher, options.extensions)
         root_cache = stack.enter_context(closing(RootCache(prepared.places.workspace)))
-        backups = _backups(prepared, options.hosting, root_cache)
         denied = DeniedCalls()
         trigger = CheckpointTrigger(prepared.placed)
         log = EventLog(row.id, stack.enter_context(_open_log(prepared, options.hosting)))
@@ -150,7 +149,8 @@ async def open_session(
         repaired = await _repair_and_branch(runtime, options.identity)
         checkpoints = await begin_checkpoints(runtime, prepared.placed, prepared.places, trigger)
         refused = (*definitions.refusals(hook_notes), *repaired.notes, *_tool_notes(prepared, source, definitions))
-        facts = replace(_facts(definitions, launcher, backups, checkpoints), refused=refused, cut_short=cut_short)
+        facts = replace(_facts(prepared, options, definitions, launcher), refused=refused, cut_short=cut_short)
+        facts = replace(facts, backups=_backups(prepared, options.hosting, root_cache), checkpoints=checkpoints)
         session = HostedSession(prepared, team, source, options.hosting, denied=denied, facts=facts)
         if options.permissions.may_bypass:
             session.allow_bypass()
@@ -191,20 +191,20 @@ def _tool_notes(prepared: PreparedSession, source: ModelSource, definitions: Def
 
 
 def _facts(
-    definitions: Definitions, launcher: ShellLauncher, backups: FileBackups | None, checkpoints: Checkpoints | None
+    prepared: PreparedSession, options: SessionOptions, definitions: Definitions, launcher: ShellLauncher
 ) -> HostingFacts:
-    """Return the facts about a session that its definitions, its launcher, and its folders state."""
+    """Return the facts about a session that its options, its definitions, and its launcher state."""
     refused_plugins = tuple((note.path, note.reason) for note in definitions.plugin_notes if note.verdict == "refused")
     return HostingFacts(
         (),
         definitions.descriptions,
         definitions.look_again,
         launcher.level,
-        backups=backups,
         plugins=definitions.files.plugins,
         refused_plugins=refused_plugins,
         voice=definitions.voice,
-        checkpoints=checkpoints,
+        # In a replay, the recording has the answers.
+        answerable=prepared.replay is None and (prepared.attended or options.permissions.answerable),
     )
 
 

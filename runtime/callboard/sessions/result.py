@@ -248,7 +248,7 @@ def advice_after(session: str, reason: str, limit: RunLimit) -> str:
 
 def unanswered_words(requests: Sequence[Request]) -> str:
     """Return a line on the unanswered requests, and how a person can allow them the next time."""
-    listed = "; ".join(f"{request.id} ({_asked_for(request)})" for request in requests[:_TOLD])
+    listed = "; ".join(f"{request.id} ({asked_for(request)})" for request in requests[:_TOLD])
     remainder = f" and {len(requests) - _TOLD} more" if len(requests) > _TOLD else ""
     rules = list(dict.fromkeys(rule for request in requests for rule in _rules_for(request)))
     flags = " ".join(f"--allowed-tools {shlex.quote(rule)}" for rule in rules)
@@ -274,7 +274,7 @@ def _rules_for(request: Request) -> tuple[str, ...]:
     return (rule,) if rule else ()
 
 
-def _asked_for(request: Request) -> str:
+def asked_for(request: Request) -> str:
     """Return the request in one line; for a permission including the call, as far as it fits."""
     tool_input = request.payload.get("input")
     if request.kind != "permission" or not isinstance(tool_input, dict):

@@ -8,8 +8,8 @@ store's doorbell reports new sessions and new schedules. Requests to a person ar
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -19,9 +19,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from callboard.adapters.storage.patience import PROCESS_ENDS
 from callboard.adapters.system.clock import LOOK_AGAIN, SystemClock
 from callboard.adapters.system.open_files import sessions_that_fit, too_many
+from callboard.core.approvals.requests import answerers
 from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
-from callboard.core.scheduling import CronInvalid, next_wake
 from callboard.core.scheduling.due import CLOCK_SKEW, is_correction
 from callboard.engine.commands import PLACEMENT, queueing, read_session
 from callboard.ports.store import Delete, Row
@@ -39,7 +39,15 @@ from callboard.sessions.options import (
     WorkspaceOptions,
 )
 from callboard.sessions.result import BUG
-from callboard.sessions.serve_options import LogLine, Serving, Tell
+from callboard.sessions.serve_options import (
+    UNFINISHED,
+    LogLine,
+    Serving,
+    Tell,
+    ended_line,
+    fire_line,
+    waiting_line,
+)
 from callboard.sessions.served_session import ServedSession
 from callboard.sessions.stores import damaged_rows, reachable
 from callboard.types.errors import (
@@ -55,7 +63,7 @@ from callboard.types.errors import (
     ValueDamaged,
     heart_of,
 )
-from callboard.types.records import HostRow, Json, QueuedSession
+from callboard.types.records import HostRow, Json, QueuedSession, Request
 from callboard.types.schedules import Fire, Schedule
 
 _FOLLOWED = ("s/", fires_prefix(), queue_key(), host_key(""))
@@ -70,7 +78,6 @@ LONGEST_RETRY = 3_600.0
 doubles."""
 OPENED_AFTER = 60.0
 """Seconds after which a process that holds a session's lease must have opened the session."""
-_UNFINISHED = frozenset({"waiting", "running"})
 
 
 log = structlog.get_logger("callboard.serve")
@@ -242,6 +249,7 @@ class Server:
         """Process a changed row; return its session, if it was not known to need a host."""
         parts = row.key.split("/")
         if parts[0] == "s" and (len(parts) != 4 or parts[2] != "schedule"):
+            self._apply_request(row)
             return None
         if parts[1] not in self._entries and parts[0] == "host" and row.value is None:
             return None
@@ -266,6 +274,15 @@ class Server:
         entry.changed.notify()
         return entry if new else None
 
+    def _apply_request(self, row: Row) -> None:
+        """Report a changed request of a session that is hosted here. Ignore other rows."""
+        parts = row.key.split("/")
+        entry = self._entries.get(parts[1])
+        if len(parts) != 4 or parts[2] != "request" or row.value is None or entry is None or not entry.hosted_here:
+            return
+        with suppress(SessionUnreadable):  # its host reports it
+            self._report_request(entry, read_value(Request, row.value, row.key))
+
     def _apply_host_or_queue(self, entry: ServedSession, row: Row) -> None:
         """Process the row of a session's host, or its row among the sessions that need one."""
         try:
@@ -287,10 +304,10 @@ class Server:
         except SessionUnreadable as wrong:
             self._tell(LogLine("trouble", str(wrong), wrong.session))
             return
-        if fire.outcome in _UNFINISHED:
+        if fire.outcome in UNFINISHED:
             entry.unfinished_fires[row.key] = fire
         newly_ended = fire.ended_at is not None and (before is None or before.ended_at != fire.ended_at)
-        if entry.hosted_here and (before is None or newly_ended or fire.outcome not in _UNFINISHED):
+        if entry.hosted_here and (before is None or newly_ended or fire.outcome not in UNFINISHED):
             self._report_fire(entry, fire)
 
     def _report_change(self, entry: ServedSession, now: Schedule) -> None:
@@ -499,9 +516,12 @@ class Server:
 
     def _report_hosting(self, entry: ServedSession, session: HostedSession) -> None:
         entry.host = None
-        self._say(entry, "hosting", _schedules_text(entry))
+        self._say(entry, "hosting", entry.why_hosted())
         for note in session.notes:
             self._say(entry, "note", note)
+        entry.reported_requests.clear()
+        for request in session.requests():
+            self._report_request(entry, request)
 
     async def _until_done(self, entry: ServedSession, session: HostedSession, codes: list[int]) -> str:
         """Return when the session needs no host any more, with the reason."""
@@ -540,30 +560,21 @@ class Server:
         scope.cancel()
 
     def _report_fire(self, entry: ServedSession, fire: Fire) -> None:
-        if fire.outcome not in _UNFINISHED and fire.ended_at is None:
-            return  # it is being stopped: the row of its end follows, with its time and cost
-        details: Json = {"id": fire.id, "nominal": fire.nominal, "outcome": fire.outcome, "agent": fire.agent}
-        suffix = f": {' '.join(fire.why.split())[:200]}" if fire.why else ""
-        if fire.outcome in _UNFINISHED and fire.ended_at is not None:
-            text = f"try {fire.attempt} failed, due {_local_time(fire.nominal)}{suffix}"
-            self._say(entry, "retry", text, schedule=fire.schedule, details=details)
-            return
-        if fire.outcome in _UNFINISHED:
-            self._say(entry, "fire", f"due {_local_time(fire.nominal)}", schedule=fire.schedule, details=details)
-            return
-        if fire.outcome in ("missed", "skipped", "refused", "replaced"):
-            self._say(
-                entry,
-                "missed",
-                f"{fire.outcome}, due {_local_time(fire.nominal)}{suffix}",
-                schedule=fire.schedule,
-                details=details,
-            )
-            return
-        seconds = (fire.ended_at or fire.at) - (fire.began_at or fire.at)
-        details |= {"seconds": round(seconds, 3), "cost_usd": fire.cost_usd, "attempt": fire.attempt}
-        text = f"{fire.outcome} after {seconds:.1f} s, ${fire.cost_usd:.4f}{suffix}"
-        self._say(entry, "end", text, schedule=fire.schedule, details=details)
+        line = fire_line(fire, entry.session)
+        if line is not None:
+            self._tell(line)
+
+    def _report_request(self, entry: ServedSession, request: Request) -> None:
+        """Report that a request begins to wait for a person, and how a reported one ended."""
+        reported = request.id in entry.reported_requests
+        waits = request.expires_at is None or request.expires_at > request.created_at
+        if request.status == "pending" and waits and "person" in answerers(request):
+            entry.reported_requests.add(request.id)
+            if not reported:
+                self._tell(waiting_line(request, entry.session))
+        elif request.status != "pending" and reported:
+            entry.reported_requests.discard(request.id)
+            self._tell(ended_line(request, entry.session))
 
     def _say(
         self, entry: ServedSession, kind: str, text: str, *, schedule: str = "", details: Json | None = None
@@ -574,24 +585,3 @@ class Server:
 def stops_all(error: Exception) -> bool:
     """Return True if no session of the store can continue: the database as a whole cannot be used."""
     return isinstance(error, StoreDamaged) and not isinstance(error, SessionUnreadable | ValueDamaged)
-
-
-def _schedules_text(entry: ServedSession) -> str:
-    firing = entry.firing()
-    wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
-    first = f", next {_local_time(min(wakes))}" if wakes else ""
-    if not entry.fires():
-        return "it has work, and no other host"
-    return f"{len(firing)} schedule{'s' if len(firing) != 1 else ''}{first}"
-
-
-def _wake(schedule: Schedule) -> float | None:
-    try:
-        return next_wake(schedule)
-    except CronInvalid:
-        return None
-
-
-def _local_time(at: float) -> str:
-    """Return a time for a person, in this machine's time zone."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -9,6 +9,7 @@ from callboard.core.scheduling import CronInvalid, next_wake, when_of
 from callboard.core.scheduling.due import corrected
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.serving import fires_again
+from callboard.sessions.serve_options import local_time
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import HostRow, QueuedSession
 from callboard.types.schedules import Fire, Schedule
@@ -33,6 +34,8 @@ class ServedSession:
     """Row of another process that hosts it, or has died."""
     hosted_here: bool = False
     """True if this process hosts it."""
+    reported_requests: set[str] = field(default_factory=set[str])
+    """Requests that wait for a person, and that the log names."""
     useful_changes: int = 0
     """Number of changes after which an opening that failed may succeed. Those that hosting causes do not count."""
 
@@ -56,6 +59,15 @@ class ServedSession:
         now = SystemClock().now()
         durable = [schedule for schedule in self.schedules.values() if schedule.durable]
         return [schedule for row in durable if fires_again(schedule := with_correction(row, now))]
+
+    def why_hosted(self) -> str:
+        """Return why a process hosts the session: its schedules with the next time, or its work."""
+        firing = self.firing()
+        wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
+        first = f", next {local_time(min(wakes))}" if wakes else ""
+        if not self.fires():
+            return "it has work, and no other host"
+        return f"{len(firing)} schedule{'s' if len(firing) != 1 else ''}{first}"
 
     def set_schedule(self, name: str, schedule: Schedule | None) -> None:
         """Process a changed schedule; None: it is gone, or this version cannot read it."""
@@ -94,6 +106,13 @@ def _is_due(schedule: Schedule, now: float) -> bool:
     except CronInvalid:
         return True
     return wake is not None and wake <= now
+
+
+def _wake(schedule: Schedule) -> float | None:
+    try:
+        return next_wake(schedule)
+    except CronInvalid:
+        return None
 
 
 def with_correction(schedule: Schedule, now: float) -> Schedule:

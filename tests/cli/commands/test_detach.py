@@ -87,14 +87,18 @@ def test_a_detached_session_waits_for_a_host_and_each_new_prompt_gets_one(
     assert events(command, session).count("turn_ended") == 2
 
 
-def test_an_answer_gets_a_host_for_the_session_that_asked(command: Command, hosts: list[Running]) -> None:
+def test_a_session_that_asked_a_question_is_hosted_until_the_answer(command: Command, hosts: list[Running]) -> None:
     session = detach(command, "Ask me.")
     hosts.append(serve(command))
-    hosts[0].wait_for("its work is done")
+    hosts[0].wait_for("of lead waits for you until")
     (question,) = json.loads(command.run_inline("plans", "--json", "--session", session).out)
+    assert sessions(command) == {session: None}
     answered = command.run("answer", "--session", session, question["id"], "You may.")
     assert answered.code == 0, answered.err
-    until(lambda: hosts[0].said().count("its work is done") == 2, "the agent has read the answer")
+    hosts[0].wait_for("its work is done, exit code 0")
+    said = hosts[0].said()
+    assert f"question {question['id']} of lead is answered by person: You may." in said
+    assert said.index("is answered") < said.index("left")
     assert events(command, session).count("turn_ended") == 2
 
 

@@ -33,8 +33,8 @@ from callboard.types.errors import UsageError
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Json
 
-_STYLES: dict[str, Style] = {"trouble": "bad", "paused": "warn", "missed": "warn", "note": "dim"}
-_LOUD = frozenset({"trouble", "paused", "missed"})
+_STYLES: dict[str, Style] = {"trouble": "bad", "paused": "warn", "missed": "warn", "waits": "warn", "note": "dim"}
+_LOUD = frozenset({"trouble", "paused", "missed", "waits"})
 """Kinds of lines that --quiet keeps."""
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
