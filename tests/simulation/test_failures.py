@@ -214,6 +214,35 @@ def test_a_run_waits_on_a_full_disk_and_does_everything_once(command: Command, e
     assert (command.workspace / "once.txt").read_text() == "x\n"
 
 
+ASKS = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: bash, input: {command: echo x >> once.txt}}}]
+    - reply: Done.
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_serve_whose_disk_is_full(command: Command) -> None:
+    with mounted(state_of(command), "4m") as disk:
+        added = command.run(
+            "cron", "add", "at 2999-01-01T00:00", "Ask.", "--name", "roof", "--model", command.scenario(ASKS)
+        )
+        assert added.code == 0, added.err
+        with started(command, "serve", "--hand-over", "1") as host:
+            host.wait_for("hosting")
+            command.run("cron", "run", "roof")
+            host.wait_for("waits for you until")
+            use_up_log(disk)
+            ballast = fill(disk)
+            host.signal(signal.SIGTERM)
+            ended = host.end()
+            assert ended.code == 143
+            assert "cannot be left in order, for example on a full disk: leaves now" in ended.err
+        ballast.unlink()
+        assert "at 2999-01-01T00:00" in command.run("cron", "list").out
+
+
 SLEEPS_THEN_SAYS_MUCH = """
 agents:
   lead:
