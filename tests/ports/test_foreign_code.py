@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from callboard.ports.foreign_code import AwaitedTaskCancelled, result_of_foreign
+from callboard.ports.foreign_code import AwaitedTaskCancelled, result_of_foreign, result_of_own_task
 
 
 async def raising() -> None:
@@ -50,5 +51,49 @@ def test_a_caller_that_the_event_loop_cancels_is_cancelled() -> None:
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_task_of_its_own_returns_raises_and_is_cancelled_with_its_caller(backend: str) -> None:
+    ends: list[str] = []
+
+    async def working() -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ends.append("cancelled")
+        return ""
+
+    async def failing() -> None:
+        raise SystemExit(3)
+
+    async def go() -> None:
+        assert await result_of_own_task(anyio.to_thread.run_sync(lambda: 7)) == 7
+        with pytest.raises(SystemExit):
+            await result_of_own_task(failing())
+        with anyio.move_on_after(0.01) as scope:
+            await result_of_own_task(working())
+        assert (scope.cancelled_caught, ends) == (True, ["cancelled"])
+
+    anyio.run(go, backend=backend)
+
+
+def test_a_cancelled_function_may_clean_up_and_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cleaning_up(seconds: float) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(seconds)  # as the rollback of a database
+        return "partly done"
+
+    async def go() -> None:
+        with anyio.move_on_after(0.01):
+            assert await result_of_own_task(cleaning_up(0.01)) == "partly done"
+        monkeypatch.setattr("callboard.ports.foreign_code.GRACE", 0.01)
+        with anyio.move_on_after(0.01) as scope:
+            await result_of_own_task(cleaning_up(30))
+        assert scope.cancelled_caught
 
     asyncio.run(go())

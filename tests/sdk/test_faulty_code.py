@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.abc
 import pytest
 
 from callboard import Session, ToolResult, hook, tool
@@ -29,7 +33,7 @@ from callboard.types.errors import Conflict
 SCENARIO = """\
 agents:
   lead:
-    - {reply: [{tool_use: {name: look, input: {}}}]}
+    - {when: {contains: "look"}, repeat: 2, reply: [{tool_use: {name: look, input: {}}}]}
     - {otherwise: true, reply: "Done."}
 """
 
@@ -90,6 +94,68 @@ def test_a_result_with_a_faulty_field_is_an_error_result(place: Path) -> None:
         "it returned a ToolResult whose `data` is list: give a dict",
     )
     assert rested.result.ok
+
+
+async def cancel_itself() -> str:
+    """Looks."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return "too late"
+
+
+CANCELLED = "AwaitedTaskCancelled: it was cancelled, or a task that it awaited"
+
+
+def test_a_function_that_cancels_its_own_task_has_failed(place: Path) -> None:
+    @tool(reads=True)
+    def look() -> Awaitable[str]:
+        """Looks."""
+        return cancel_itself()
+
+    ended, rested = told(place, tools=[tool(name="look", reads=True)(cancel_itself)])
+    assert (ended.is_error, ended.text, rested.result.text) == (True, CANCELLED, "Done.")
+    assert told(place, tools=[look])[0].text == CANCELLED
+
+    @hook("PostToolUse")
+    async def faulty(event: object) -> None:
+        await cancel_itself()
+
+    @tool(name="look", reads=True)
+    def see() -> str:
+        """Looks."""
+        return "here"
+
+    ended, rested = told(place, tools=[see], hooks=[faulty])
+    assert (ended.text, rested.result.ok) == ("here", True)
+
+
+def test_a_client_that_a_tool_opens_stays_open_for_the_next_call(place: Path) -> None:
+    """Clients of MCP, and others that use anyio, enter a task group when they are opened: the tool never leaves it."""
+    stack = AsyncExitStack()
+    clients: list[anyio.abc.TaskGroup] = []
+
+    @tool(reads=True)
+    async def look() -> str:
+        """Looks."""
+        if not clients:
+            clients.append(await stack.enter_async_context(anyio.create_task_group()))
+        answered = anyio.Event()
+
+        async def answer() -> None:
+            answered.set()
+
+        clients[0].start_soon(answer)
+        await answered.wait()
+        return "answered"
+
+    async def go() -> None:
+        async with Session(place, tools=[look]) as session:
+            for prompt in ("look", "look again"):
+                seen = [event async for event in session.stream(prompt)]
+                assert [event.text for event in seen if isinstance(event, events.ToolEnded)] == ["answered"]
+
+    asyncio.run(go())
 
 
 def test_a_hook_that_raises_an_exception_without_a_text_has_failed(place: Path) -> None:

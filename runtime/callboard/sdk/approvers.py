@@ -19,6 +19,7 @@ from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.mcp.elicitation import question_in
 from callboard.core.utf8 import storable
 from callboard.ports.environment import Answer, Approver
+from callboard.ports.foreign_code import result_of_own_task
 from callboard.sdk.errors import UsageError
 from callboard.types.records import Request
 
@@ -100,7 +101,7 @@ class ProgramApprover:
             made = await anyio.to_thread.run_sync(partial(self._function, request), abandon_on_cancel=True)
         else:
             made = self._function(request)
-        value = await made if inspect.isawaitable(made) else made
+        value = await result_of_own_task(made) if inspect.isawaitable(made) else made
         try:
             return answer_of(request, value)
         except UsageError as wrong:

@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ import anyio.to_thread
 from pydantic_core import to_jsonable_python
 
 from callboard.core.utf8 import storable, storable_json
+from callboard.ports.foreign_code import result_of_own_task
 from callboard.ports.tool import CallContext, Effect, Folders, ToolOutcome, ToolSpec
 from callboard.sdk.tools import AnyTool, Image, ToolContext, ToolResult
 from callboard.types.errors import ToolRefused
@@ -72,9 +73,9 @@ class InProcessTool:
         with anyio.move_on_after(self.tool.timeout):
             try:
                 call = partial(function, *args, **kwargs)
-                value: Any = await self._in_thread(call) if threaded else await cast("Awaitable[Any]", call())
-                if inspect.isawaitable(value):
-                    value = await value
+                value: Any = await self._in_thread(call) if threaded else call()
+                while inspect.isawaitable(value):
+                    value = await result_of_own_task(value)
             except SystemExit as exit_call:
                 return ToolOutcome(f"{self.tool.name} tried to end the program: SystemExit({exit_call.code!r})", True)
             return outcome_of(value)

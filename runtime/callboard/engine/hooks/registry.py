@@ -41,7 +41,7 @@ from callboard.core.hooks.merge import (
     understood,
 )
 from callboard.core.hooks.payloads import event_json, in_our_fields, reaches_handlers
-from callboard.ports.foreign_code import error_text, result_of_foreign
+from callboard.ports.foreign_code import error_text, result_of_foreign, result_of_own_task
 from callboard.ports.hooks import HookHandler, HookTerms, LateHookOutput
 from callboard.types.choices import unknown
 from callboard.types.errors import UsageError
@@ -391,7 +391,7 @@ async def _called(function: Callable[[Any], object], event: HookEvent) -> tuple[
     if fault or not inspect.isawaitable(made):
         return made, fault
     try:
-        return await result_of_foreign(cast("Awaitable[object]", made)), ""
+        return await result_of_foreign(result_of_own_task(cast("Awaitable[object]", made))), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception of a hook is a fault of that hook
         return None, _described(error)
 
