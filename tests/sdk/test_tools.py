@@ -203,6 +203,49 @@ def test_annotated_wins_over_the_docstring() -> None:
     assert (fields["text"]["description"], fields["loud"]["description"]) == ("What to say", "Loudly")
 
 
+def test_a_field_of_pydantic_as_the_default_is_the_default_and_the_description() -> None:
+    @tool
+    def book(
+        room: str = Field(description="Its name"),
+        hours: int = Field(1, ge=1, le=8),
+        names: list[str] = Field(default_factory=list),  # noqa: B008 - as users write it
+    ) -> str:
+        """Book a room."""
+        return f"{room} {hours} {names}"
+
+    assert book.input_schema["required"] == ["room"]
+    assert book.input_schema["properties"] == {
+        "room": {"description": "Its name", "type": "string"},
+        "hours": {"default": 1, "maximum": 8, "minimum": 1, "type": "integer"},
+        "names": {"default": [], "items": {"type": "string"}, "type": "array"},
+    }
+    assert call(book, {"room": "Blue"}) == "Blue 1 []"
+    with pytest.raises(ValueError, match="hours: must be less than or equal to 8"):
+        call(book, {"room": "Blue", "hours": 9})
+
+
+def test_null_is_accepted_where_it_is_the_default() -> None:
+    @tool
+    def book(room: str = None, other: Any = None) -> str:  # noqa: RUF013 # pyright: ignore[reportArgumentType] - as users write it
+        """Book a room."""
+        return f"{room} {other}"
+
+    null = {"type": "null"}
+    properties = book.input_schema["properties"]
+    assert properties == {"room": {"anyOf": [{"type": "string"}, null], "default": None}, "other": {"default": None}}
+    assert call(book, {"room": None, "other": None}) == "None None"
+
+
+def test_a_decorated_method_is_refused_with_what_to_write() -> None:
+    with pytest.raises(NotTyped, match=r"`self` has no type: .* as `tool\(desk\.book\)`"):
+
+        class Desk:
+            @tool
+            def book(self, room: str) -> str:
+                """Book a room."""
+                return room
+
+
 def test_results_of_every_kind_become_blocks_and_data() -> None:
     assert outcome_of("text").content == "text"
     assert outcome_of(None).content == "Done."

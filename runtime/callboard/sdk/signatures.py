@@ -16,7 +16,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, cast
+from typing import Annotated, Any, NamedTuple, Optional, Union, cast
 
 import typing_extensions
 from pydantic import TypeAdapter, ValidationError
@@ -43,6 +43,8 @@ class Argument:
     schema: Json
     required: bool
     by_position: bool
+    field: FieldInfo | None = None
+    """Default of the function that is a `Field(...)` of pydantic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class FunctionParameters:
                     wrong += faults_of(error, argument.name)
             elif argument.required:
                 wrong.append(f"{argument.name}: is missing")
+            elif argument.field is not None:  # the function itself would get the `Field` in place of its default
+                values[argument.name] = argument.field.get_default(call_default_factory=True)
         names = {argument.name for argument in self.arguments}
         wrong += [f"{name}: there is no such argument" for name in values_by_name if name not in names]
         if wrong:
@@ -185,15 +189,24 @@ def _argument(parameter: inspect.Parameter, hint: Any, about_it: str, subject: s
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
         raise NotTyped(f"{subject}: `{stars}{parameter.name}` cannot be described: name each parameter, or take a list")
     if hint is _NOTHING:
-        raise NotTyped(f"{where} has no type: write one, as `{parameter.name}: str`")
+        method = ", or, if it is a method, make the tool from that of an object, as `tool(desk.book)`"
+        advice = f"write one, as `{parameter.name}: str`{method if parameter.name == 'self' else ''}"
+        raise NotTyped(f"{where} has no type: {advice}")
+    default: object = parameter.default
+    field = default if isinstance(default, FieldInfo) else None
+    if field is not None:
+        hint = Annotated[hint, field]
+        default = _NOTHING if field.is_required() else field.get_default(call_default_factory=True)
     adapter = adapter_of(hint, where)
+    if default is None and not _takes_null(adapter):  # `text: str = None`: models send the default that they read
+        adapter = adapter_of(Optional[hint], where)  # noqa: UP045 - not every hint has `|`
     schema = schema_of(adapter, where)
     if about := _parameter_description(hint) or about_it:
         schema = {**schema, "description": about}
-    if parameter.default is not _NOTHING:
-        schema |= _default(adapter, parameter.default)
+    if default is not _NOTHING:
+        schema |= _default(adapter, default)
     by_position = parameter.kind is parameter.POSITIONAL_ONLY
-    return Argument(parameter.name, adapter, schema, parameter.default is _NOTHING, by_position)
+    return Argument(parameter.name, adapter, schema, default is _NOTHING, by_position, field)
 
 
 def adapter_of(hint: Any, where: str) -> TypeAdapter[Any]:
@@ -281,6 +294,14 @@ def _default(adapter: TypeAdapter[Any], value: object) -> Json:
         return {"default": adapter.dump_python(value, mode="json", warnings="error")}
     except (ValueError, TypeError):
         return {}
+
+
+def _takes_null(adapter: TypeAdapter[Any]) -> bool:
+    try:
+        adapter.validate_python(None)
+    except ValidationError:
+        return False
+    return True
 
 
 def _type_text(hint: Any) -> str:
