@@ -41,6 +41,21 @@ def test_each_of_several_runs_at_the_same_time_gets_its_own_answer(place: Path) 
     asyncio.run(go())
 
 
+def test_a_stream_has_no_events_of_the_turn_that_it_waits_for(place: Path) -> None:
+    async def texts(session: Session, word: str) -> list[str]:
+        seen = [event async for event in session.stream(f"repeat {word}")]
+        return [event.text for event in seen if isinstance(event, events.Replied)]
+
+    async def go() -> None:
+        async with Session(place) as session:
+            words = ("alpha", "beta", "gamma")
+            assert await asyncio.gather(*(texts(session, word) for word in words)) == [
+                [f'["{word}"]'] for word in words
+            ]
+
+    asyncio.run(go())
+
+
 def test_a_run_at_an_attached_session_sends_nothing(place: Path) -> None:
     async def go() -> None:
         async with Session(place) as session, Session.attach(place, session.id) as attached:

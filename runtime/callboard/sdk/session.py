@@ -213,6 +213,7 @@ class Session:
             if self._group is None:
                 raise SessionClosed("the session is being closed")
             self._relay.add(stream)
+            stream.waits = not isinstance(current, AttachedSession)
             self._group.start_soon(self._until_rest, stream, prompt, current)
 
         _ = self._current  # raises if the session is not open
@@ -235,6 +236,7 @@ class Session:
                 await self.say(prompt)
                 return
             async with self._prompts:
+                stream.waits = False
                 await self.say(prompt)
                 stream.push(Rested("lead", await self._rested(current)))
         except Exception as error:  # noqa: BLE001 - raised again in the reader; other uses of the session continue

@@ -35,6 +35,8 @@ class Stream:
 
     def __init__(self, begin: Callable[[Stream], None] | None = None, *, raw: bool) -> None:
         self.raw = raw
+        self.waits = False
+        """True while the turns of earlier prompts last: their events are not those of this stream."""
         self._begin = begin
         self._waiting = deque[sdk_events.Event]()
         self._changed = Notifier()
@@ -56,7 +58,7 @@ class Stream:
 
     def push(self, event: sdk_events.Event) -> None:
         """Add an event. Unread parts of one text are joined."""
-        if self._closed:
+        if self._closed or self.waits:
             return
         last = self._waiting[-1] if self._waiting else None
         if (
