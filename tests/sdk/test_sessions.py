@@ -89,7 +89,9 @@ def test_a_run_says_what_came_of_it_and_a_resume_goes_on(place: Path) -> None:
             assert [one.name for one in session.team()] == ["lead"]
         with pytest.raises(SessionClosed):
             await session.run("Too late")
-        async with Session.resume(place, result.session, schedules=[schedule("@daily", "x")]) as again:
+        with pytest.raises(SessionClosed):
+            _ = Session(place).id
+        async with Session.resume(session.workspace, session.id, schedules=[schedule("@daily", "x")]) as again:
             assert (await again.rest()).text == "Done."
             assert len(again.schedules()) == 1, "the same schedule exists once"
         with pytest.raises(UsageError, match="opened only once"):

@@ -75,6 +75,8 @@ class Session:
         self._open: OpenSession | None = None
         self._group: TaskGroup | None = None
         self._used = False
+        self._identity: tuple[str, Path] | None = None
+        """Id and workspace, from the opening on."""
         self._prompts = asyncio.Lock()
         """Held from a prompt of `run` or `stream` to the rest after it: the answer is that to this prompt."""
 
@@ -115,6 +117,7 @@ class Session:
         if self._keeper is not keeper:
             raise SessionClosed("the session was closed while it was being opened")
         self._open = opened_session
+        self._identity = (opened_session.id, opened_session.workspace)
         return self
 
     async def __aexit__(
@@ -139,13 +142,16 @@ class Session:
 
     @property
     def id(self) -> str:
-        """Return the id of the session. Use it to resume the session, to attach to it, and on the command line."""
-        return self._current.id
+        """Return the id of the session, also after it was closed.
+
+        Use it to resume the session, to attach to it, and on the command line.
+        """
+        return self._opened[0]
 
     @property
     def workspace(self) -> Path:
-        """Return the absolute path of the workspace."""
-        return self._current.workspace
+        """Return the absolute path of the workspace, also after the session was closed."""
+        return self._opened[1]
 
     @property
     def model(self) -> str:
@@ -361,9 +367,15 @@ class Session:
     # Inside
 
     @property
+    def _opened(self) -> tuple[str, Path]:
+        if self._identity is None:
+            raise _not_open()
+        return self._identity
+
+    @property
     def _current(self) -> OpenSession:
         if self._open is None:
-            raise SessionClosed("the session is not open: use it inside `async with Session(...) as session:`")
+            raise _not_open()
         if self._keeper is not None:
             self._keeper.refuse_other_loop()
             if self._keeper.ended:
@@ -407,6 +419,10 @@ class Session:
                     await current.add_schedule(schedule)
                 except Conflict:
                     continue  # another process has added the same schedule
+
+
+def _not_open() -> SessionClosed:
+    return SessionClosed("the session is not open: use it inside `async with Session(...) as session:`")
 
 
 def _refuse_other_loops() -> None:
