@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+import structlog
 
 from callboard import Agent, Deny, Request, Session, tool
+from callboard.ports.model import Reply
 from callboard.testing import (
     Played,
     Recorded,
@@ -272,3 +276,61 @@ def test_a_session_on_disk_is_read_as_a_record(tmp_path: Path, monkeypatch: pyte
     assert anyio.run(recorded, workspace, session).session == session
     with pytest.raises(UsageError, match="has no session nonesuch"):
         anyio.run(recorded, workspace, "nonesuch")
+
+
+def test_what_a_test_raises_inside_a_rehearsal_leaves_as_itself() -> None:
+    def never(request: object) -> Reply:
+        raise AssertionError("the second call has no result")
+
+    async def in_the_block() -> None:
+        async with Rehearsal({}).session() as session:
+            assert (await session.run("Hello")).text == "Hi."
+
+    async def in_a_storm() -> None:
+        await survive(Rehearsal({"lead": [never]}), "Hello", seed=1)
+
+    def refuses(request: Request) -> bool:
+        raise LookupError(request.kind)
+
+    asking = Rehearsal({"lead": [use("weather", {"city": "Oslo"})]}, tools=[weather], ask=["weather"], approver=refuses)
+    with pytest.raises(AssertionError, match=r"Hi\."):
+        run_virtual(in_the_block)
+    with pytest.raises(AssertionError, match="second call"):
+        run_virtual(Rehearsal({"lead": [use("weather", {"city": "Oslo"}), never]}, tools=[weather]).run, "Hello")
+    with pytest.raises(AssertionError, match="second call"):
+        run_virtual(in_a_storm)
+    with pytest.raises(LookupError, match="permission"):
+        run_virtual(asking.run, "Hello")
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ([say("Hi.")], "the script is list"),
+        ({"lead": say("Hi.")}, "the script of 'lead' is Reply"),
+        ({"lead": ["Hi."]}, "entry 1 is 'Hi.': write say"),
+        ({"lead": [lambda request: "Hi."]}, "a function returned 'Hi.': write say"),  # pyright: ignore[reportUnknownLambdaType] - as users write it
+    ],
+    ids=["list", "reply", "text", "function"],
+)
+def test_a_script_that_is_none_is_refused(script: Any, error: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(error)):
+        run_virtual(Rehearsal(script).run, "Hello")
+    plain: Any = str.upper
+    with pytest.raises(UsageError, match="decorate the function with `@tool`"):
+        run_virtual(Rehearsal({}, tools=[plain]).run, "Hello")
+
+
+def test_a_failing_tool_is_logged_without_the_values_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    @tool
+    def failing() -> str:
+        """Fail."""
+        password = "s" + "esame"
+        raise LookupError(len(password))
+
+    structlog.reset_defaults()
+    run_virtual(Rehearsal({"lead": [use("failing")]}, tools=[failing]).run, "Hello")
+    log = capsys.readouterr().out
+    assert ("LookupError: 6" in log, "sesame" in log) == (True, False)
+    assert len(log.splitlines()) < 50
+    assert not structlog.is_configured()

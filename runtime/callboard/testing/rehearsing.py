@@ -55,9 +55,10 @@ from callboard.sdk.tools import AnyTool, FunctionTool
 from callboard.sessions.result import AgentSummary, RunEnd, outcome_of, summarise
 from callboard.testing.records import Recorded, read_record
 from callboard.testing.scripts import Played, ScriptedModel
-from callboard.testing.world import AllowAll, SteadyClock, World, WorldSession
+from callboard.testing.world import AllowAll, SteadyClock, World, WorldSession, plain_tracebacks
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.choices import unknown
+from callboard.types.errors import heart_of
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, Fault, FaultKind, Json, Request, Task, Usage
 
@@ -158,9 +159,12 @@ class Rehearsal:
 
     @asynccontextmanager
     async def session(self, session: str = "rehearsal") -> AsyncGenerator[RehearsedSession]:
-        """Open a new session, hosted until the block ends."""
-        async with self.world().session(session) as hosted:
-            yield RehearsedSession(hosted.world, hosted.team, session)
+        """Open a new session, hosted until the block ends. Raises the exceptions of the block, and of the approver."""
+        try:
+            async with plain_tracebacks(), self.world().session(session) as hosted:
+                yield RehearsedSession(hosted.world, hosted.team, session)
+        except BaseExceptionGroup as failed:
+            raise heart_of(failed) from failed
 
     async def run(self, prompt: str) -> Recorded:
         """Send a prompt to the lead of a new session, wait until nothing is left to do, and return the records."""
@@ -185,8 +189,10 @@ class RehearsedSession(WorldSession):
         await self.prompt(text, to)
 
     async def rest(self) -> Result[None]:
-        """Wait until nothing is left to do."""
+        """Wait until nothing is left to do. Raises the exception of a function of the script."""
         await self.quiet()
+        if self.world.model.failure is not None:
+            raise self.world.model.failure
         lead = self.team.state("lead")
         record = await self.record()
         outcome = outcome_of(record.agent("lead").row, lead, record.requests)
@@ -276,8 +282,13 @@ class _RehearsedWorld(World):
 
 
 def _registered(tool: AnyTool | Tool) -> Tool:
-    """Return the engine's tool for a function; any other tool unchanged."""
+    """Return the engine's tool for a function; any other tool unchanged.
+
+    Raises `UsageError` for a function without `@tool`.
+    """
     if not isinstance(tool, FunctionTool):
+        if not hasattr(tool, "spec"):
+            raise UsageError(f"{tool!r} is not a tool: decorate the function with `@tool`, or use `pretend`")
         return tool
     made = copy.copy(tool)
     made.function = _in_the_loop(made.function)
@@ -337,7 +348,10 @@ class _Stormy(ScriptedModel):
         if tried <= IN_A_ROW and draw.random() < self._share:
             self.faults += 1
             raise CallFault(Fault(kind=draw.choice(KINDS), message="of the rehearsal"))
-        return await self._inner.complete(request, on_delta)
+        try:
+            return await self._inner.complete(request, on_delta)
+        finally:
+            self.failure = self._inner.failure
 
 
 async def survive(
@@ -365,15 +379,18 @@ async def survive(
         world.clock = clock
         begun = await _has_begun(store, session)
         try:
-            async with world.session(session, resume=begun) as hosted:
+            async with plain_tracebacks(), world.session(session, resume=begun) as hosted:
                 rehearsed = RehearsedSession(hosted.world, hosted.team, session)
                 result = await rehearsed.run(prompt)
                 record = await read_record(store, session)
                 return Survived(record, killed, model.faults, result.text)
         except BaseException as ended:
-            if not _is_kill(ended):
+            if _is_kill(ended):
+                killed += 1
+            elif isinstance(ended, BaseExceptionGroup):
+                raise heart_of(cast("BaseExceptionGroup[BaseException]", ended)) from ended
+            else:
                 raise
-            killed += 1
 
 
 async def _has_begun(store: MemoryStore, session: str) -> bool:

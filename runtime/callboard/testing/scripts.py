@@ -15,6 +15,7 @@ from callboard.adapters.models.rehearsal.player import Player
 from callboard.adapters.models.rehearsal.replies import SimulatedFault, SimulatedRequest
 from callboard.adapters.models.rehearsal.scenario_file import load_scenario
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply
+from callboard.types.errors import UsageError
 from callboard.types.records import Fault, FaultKind, Json, Usage
 
 Played = Reply | Fault | Callable[[ModelRequest], "Reply | Fault"]
@@ -51,11 +52,14 @@ class ScriptedModel:
     counts: Callable[[ModelRequest], int] | None = None
 
     def __init__(self, script: Mapping[str, Sequence[Played]], end: str = "(end of script)", delay: float = 0) -> None:
-        self._script = {name: list(entries) for name, entries in script.items()}
+        """Check and store the script. Raises `UsageError` for an entry that is no reply."""
+        self._script = _checked(script)
         self._played: dict[tuple[str, str, int], Played] = {}
         self._end = end
         self._delay = delay
         self.requests: list[ModelRequest] = []
+        self.failure: Exception | None = None
+        """First exception of a function of the script."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> Reply:
         self.requests.append(request)
@@ -67,7 +71,11 @@ class ScriptedModel:
             return say("The summary.")
         played = self._entry(request)
         if callable(played):
-            played = played(request)
+            try:
+                played = _reply_of(played, request)
+            except Exception as error:
+                self.failure = self.failure or error
+                raise
         if isinstance(played, Fault):
             raise CallFault(played)
         for block in played.blocks:
@@ -93,6 +101,30 @@ class ScriptedModel:
         if not isinstance(entry, Fault):
             self._played[key] = entry
         return entry
+
+
+def _checked(script: Mapping[str, Sequence[Played]]) -> dict[str, list[Played]]:
+    """Return a copy of the script. Raises `UsageError` for a wrong type, of which the test would only see a crash."""
+    if not isinstance(cast("object", script), Mapping):
+        kind = type(script).__name__
+        raise UsageError(f'the script is {kind}: give replies by agent, as in {{"lead": [say("Done.")]}}')
+    for name, entries in cast("Mapping[object, object]", script).items():
+        if not isinstance(entries, list | tuple):
+            raise UsageError(f"the script of {name!r} is {type(entries).__name__}: give a list of replies")
+        for number, entry in enumerate(cast("Sequence[object]", entries), 1):
+            if not (isinstance(entry, Reply | Fault) or callable(entry)):
+                raise UsageError(f"the script of {name!r}: {_NO_REPLY.format(f'entry {number} is {entry!r:.80}')}")
+    return {name: list(entries) for name, entries in script.items()}
+
+
+_NO_REPLY = "{}: write say(...), use(...), fault(...), or a function that returns one"
+
+
+def _reply_of(function: Callable[[ModelRequest], Reply | Fault], request: ModelRequest) -> Reply | Fault:
+    made = function(request)
+    if not isinstance(cast("object", made), Reply | Fault):
+        raise UsageError(f"the script of {request.agent!r}: {_NO_REPLY.format(f'a function returned {made!r:.80}')}")
+    return made
 
 
 def _named(reply: Reply, request: ModelRequest) -> Reply:

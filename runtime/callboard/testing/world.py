@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import selectors
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import structlog
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.agent.state import AgentState
@@ -315,6 +317,27 @@ class WorldSession:
         """Return the kinds of an agent's events, in order."""
         events = await events_of(self.world.store, f"j/{self.id}/{name}.{incarnation}")
         return [event.t for event in events]
+
+
+@asynccontextmanager
+async def plain_tracebacks() -> AsyncGenerator[None]:
+    """Print the runtime's log without local variables, unless the program has configured `structlog`.
+
+    By default, `structlog` prints those of every frame: thousands of lines for one failing tool.
+    """
+    if structlog.is_configured():
+        yield
+        return
+    defaults = structlog.get_config()["processors"]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(processors=[*defaults[:-1], renderer])
+    try:
+        yield
+    finally:
+        if structlog.get_config()["processors"][-1] is renderer:
+            structlog.reset_defaults()
 
 
 class _Jumping(selectors.DefaultSelector):
