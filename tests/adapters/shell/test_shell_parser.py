@@ -39,6 +39,17 @@ PARSER = BashParser()
         "() ( rm -rf / )",
         "coproc () ( a )",
         "ls && ! () if a; then b; fi",
+        "[[ a == @(b|$(rm x)) ]]",
+        "[[ a == !(`rm x`|b) ]]",
+        "[[ a == @(<(rm x)) ]]",
+        '[[ a == @(b|")") && $(rm x) ]]',
+        "cat <<E\nfoo\nE\\\n\nrm x\nE\n",
+        "cat <<E\n${x:-\nE\nrm x\n}\nE\n",
+        "cat <<-E\n\t${x:-\n\tE\n\trm x\n\t}\n\tE\n",
+        "echo $(cat <<E\nErm x )\nE\n)",
+        "cat <(cat <<'E'\nErm x )\nE\n)",
+        "echo `cat <<E\nfoo\nE\\\n\nrm x\nE\n`",
+        "cat <<$x\nrm x\n$x\n",
     ],
 )
 def test_what_cannot_be_parsed_says_why(text: str) -> None:
@@ -46,6 +57,25 @@ def test_what_cannot_be_parsed_says_why(text: str) -> None:
     assert isinstance(parsed, UnparsedScript)
     assert parsed.why
     assert not parsed.nul
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat <<E\na \\\n  b\nE\n",
+        "cat <<'E'\nfoo\nE\\\n\nE\n",
+        "cat <<'a b' <<-\"F\"\n${x:-\na b\n\tE\n\tF\n",
+        "cat <<E\n${x:-a}\nE 1\n$(ls)\nE",
+        "git commit -m \"$(cat <<'EOF'\nfix (a)\nEOF\n)\"",
+        "cat <<E\\\nF\n$(ls)\nEF\n",
+        "echo `cat <<E\nfoo\nE\n`",
+        "cat <<E\nE\n",
+        "[[ a == @(b|c|[0-9])* ]]",
+        "ls ${x%%+(a|b)}",
+    ],
+)
+def test_a_plain_heredoc_or_pattern_is_understood(text: str) -> None:
+    assert isinstance(PARSER.parse(text), Script)
 
 
 def test_a_tree_of_an_unknown_shape_is_refused(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ NESTS = [
     *("({})", "{{ {}; }}", "$({})", 'echo "$({})"', "cat <({})", "echo `{}`", "if {}; then ls; fi", "f() {{ {}; }}; f"),
     *("for i in 1; do {}; done", "case x in x) {};; esac", "[[ -n $({}) ]]", "echo ${{X:-$({})}}", 'cat <<< "$({})"'),
     *("cat <<E\n$({})\nE", "echo $(( $({}) ))", "ls > >({})", "while {}; do ls; done", "(({}))", "coproc {}"),
+    *("[[ x == @(y|$({})) ]]", "cat <<E\nx\nE\\\n\n{}\nE", "cat <<E\n${{X:-\nE\n{}\n}}\nE", "$(cat <<E\nE{} )\nE\n)"),
 ]
 TEXTS = ["sh -c {}", "bash -c {}", "eval {}", "echo {} | sh", "bash <<< {}", "trap {} EXIT", "env -S {}", "dash -c {}"]
 JOINS = ["; ", " && ", " || ", " | ", " & ", "\n", " |& ", ";", "|"]

@@ -31,6 +31,7 @@ from tree_sitter import Language, Parser
 from tree_sitter import Node as SyntaxNode
 
 from callboard.adapters.processes.programs import find_program
+from callboard.adapters.shell.heredocs import ends_elsewhere, is_quoted
 from callboard.core.permissions.command_table import names
 from callboard.core.permissions.values import (
     Assign,
@@ -68,6 +69,8 @@ _INVISIBLE = late_pattern(
 
 _SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
 """Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
+_NOT_PLAIN = late_pattern(r"[$`'\"\\<>&;#\n]|\[[^\]]*[()]")
+"""Text in an `@(...)` whose end or meaning needs more than counting parentheses."""
 Json = Mapping[str, Any]
 DEEPEST = 60
 _BAD_TREE = (ValueError, RecursionError, LookupError, TypeError, AttributeError)
@@ -121,6 +124,8 @@ class BashParser:
             if done.returncode != 0:
                 return UnparsedScript("it is not a valid script: " + done.stderr.decode(errors="replace").strip()[:200])
             tree: Any = json.loads(done.stdout)
+            if "<<" in source and ends_elsewhere(tree, source.encode()):
+                return UnparsedScript("bash may end a heredoc at another line than it seems")
             return script_from_tree(tree)
         except (OSError, subprocess.TimeoutExpired, *_BAD_TREE) as error:
             return UnparsedScript(f"the parser failed ({type(error).__name__})")
@@ -451,9 +456,7 @@ def _redirect(r: Json, depth: int) -> Redirect:
     if op not in ("<<", "<<-"):
         return Redirect(op, _word(r["Word"], depth), descriptor["Value"])
     delimiter: list[Json] = r["Word"].get("Parts") or []
-    # After a delimiter with quotes, bash expands nothing in the text.
-    raw = any(p["Type"] != "Lit" or "\\" in p.get("Value", "") for p in delimiter)
-    body = _word(r.get("Hdoc") or {"Parts": ()}, depth, quotes="raw" if raw else "heredoc")
+    body = _word(r.get("Hdoc") or {"Parts": ()}, depth, quotes="raw" if is_quoted(delimiter) else "heredoc")
     if op == "<<-":
         body = Word(tuple(_without_tabs(part) for part in body.parts))
     return Redirect("<<", body, descriptor["Value"])
@@ -486,6 +489,7 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
         for inner in part.get("Parts") or ():
             yield from _part(inner, depth, "double")
     elif kind == "ExtGlob":
+        _refuse_hidden(part)
         yield Text("*", quoted=False)  # valid only if `extglob` is on, and a command that sets it asks
     elif kind == "ParamExp":
         yield _parameter(part, depth)
@@ -497,6 +501,13 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
         yield _dynamic(part, depth, runs_only=not _names(part))
     else:
         raise UnknownSyntax(kind)
+
+
+def _refuse_hidden(pattern: Json) -> None:
+    """Raise `UnknownSyntax` for an `@(...)` that may run a command, or end elsewhere: shfmt gives only its text."""
+    text: str = (pattern.get("Pattern") or {"Value": "$"})["Value"]
+    if _NOT_PLAIN.search(text):
+        raise UnknownSyntax("a pattern `@(...)` with quotes or expansions")
 
 
 def literal_parts(value: str, quotes: str) -> Iterator[Text]:
@@ -546,6 +557,8 @@ def _nested(tree: Any, depth: int) -> tuple[Node, ...]:
         raise UnknownSyntax("too deep nesting")
     if isinstance(tree, Mapping):
         node = cast("Json", tree)
+        if node.get("Type") == "ExtGlob":
+            _refuse_hidden(node)
         if "Stmts" in node:
             return _statements(node["Stmts"], depth + 1)
         return tuple(inner for value in node.values() for inner in _nested(value, depth))
