@@ -31,7 +31,12 @@ from tree_sitter import Language, Parser
 from tree_sitter import Node as SyntaxNode
 
 from callboard.adapters.processes.programs import find_program
-from callboard.adapters.shell.heredocs import ends_elsewhere, is_quoted
+from callboard.adapters.shell.hidden_text import (
+    heredoc_ends_elsewhere,
+    is_quoted,
+    pattern_may_hide,
+    quotes_substitution,
+)
 from callboard.core.permissions.command_table import names
 from callboard.core.permissions.values import (
     Assign,
@@ -69,8 +74,6 @@ _INVISIBLE = late_pattern(
 
 _SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
 """Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
-_NOT_PLAIN = late_pattern(r"[$`'\"\\<>&;#\n]|\[[^\]]*[()]")
-"""Text in an `@(...)` whose end or meaning needs more than counting parentheses."""
 Json = Mapping[str, Any]
 DEEPEST = 60
 _BAD_TREE = (ValueError, RecursionError, LookupError, TypeError, AttributeError)
@@ -124,7 +127,7 @@ class BashParser:
             if done.returncode != 0:
                 return UnparsedScript("it is not a valid script: " + done.stderr.decode(errors="replace").strip()[:200])
             tree: Any = json.loads(done.stdout)
-            if "<<" in source and ends_elsewhere(tree, source.encode()):
+            if "<<" in source and heredoc_ends_elsewhere(tree, source.encode()):
                 return UnparsedScript("bash may end a heredoc at another line than it seems")
             return script_from_tree(tree)
         except (OSError, subprocess.TimeoutExpired, *_BAD_TREE) as error:
@@ -388,11 +391,21 @@ def _function(c: Json, depth: int) -> Node:
 
 
 def _coproc(c: Json, depth: int) -> Node:
-    return Group("coproc", (_statement(c["Stmt"], depth + 1),))
+    return Group("coproc", (_keyworded("coproc", c["Stmt"], depth),))
 
 
 def _time(c: Json, depth: int) -> Node:
-    return Group("list", (_statement(c["Stmt"], depth + 1),) if c.get("Stmt") else ())
+    return Group("list", (_keyworded("time", c["Stmt"], depth),) if c.get("Stmt") else ())
+
+
+def _keyworded(keyword: str, stmt: Json, depth: int) -> Node:
+    """Return the command after `coproc` or `time`. After them shfmt takes `--`, `a=1` and `2>` for a program."""
+    command: Json = stmt.get("Cmd") or {}
+    words: list[Json] = command.get("Args") or []
+    first = [part for word in words[:1] for part in cast("list[Json]", word.get("Parts") or [])]
+    if re.match(r"--$|\d+$|\w+(?:\[.*)?\+?=", "".join(part.get("Value", "") for part in first), re.DOTALL):
+        raise UnknownSyntax(f"`{keyword}` before an option, an assignment, or a number")
+    return _statement(stmt, depth + 1)
 
 
 def _test(c: Json, depth: int) -> Node:
@@ -401,6 +414,12 @@ def _test(c: Json, depth: int) -> Node:
 
 def _arithmetic(c: Json, depth: int) -> Node:
     return Group("arithmetic", _nested(c, depth))
+
+
+def _let(c: Json, depth: int) -> Node:
+    if quotes_substitution(c):
+        raise UnknownSyntax("`let` with a substitution in quotes")
+    return _arithmetic(c, depth)
 
 
 def _operands(x: Any) -> Iterator[Json]:
@@ -431,7 +450,7 @@ _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
     "CaseClause": _case,
     "FuncDecl": _function,
     "ArithmCmd": _arithmetic,
-    "LetClause": _arithmetic,
+    "LetClause": _let,
     "TestClause": _test,
     "DeclClause": _declaration,
     "TimeClause": _time,
@@ -489,7 +508,7 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
         for inner in part.get("Parts") or ():
             yield from _part(inner, depth, "double")
     elif kind == "ExtGlob":
-        _refuse_hidden(part)
+        _refuse_hiding(part)
         yield Text("*", quoted=False)  # valid only if `extglob` is on, and a command that sets it asks
     elif kind == "ParamExp":
         yield _parameter(part, depth)
@@ -503,10 +522,8 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
         raise UnknownSyntax(kind)
 
 
-def _refuse_hidden(pattern: Json) -> None:
-    """Raise `UnknownSyntax` for an `@(...)` that may run a command, or end elsewhere: shfmt gives only its text."""
-    text: str = (pattern.get("Pattern") or {"Value": "$"})["Value"]
-    if _NOT_PLAIN.search(text):
+def _refuse_hiding(part: Json) -> None:
+    if part.get("Type") == "ExtGlob" and pattern_may_hide(part):
         raise UnknownSyntax("a pattern `@(...)` with quotes or expansions")
 
 
@@ -536,6 +553,9 @@ def _single(part: Json) -> Iterator[Text | DynamicPart]:
 
 def _parameter(part: Json, depth: int) -> Text | DynamicPart:
     name: str = (part.get("Param") or {"Value": ""})["Value"]
+    expansion: Json = part.get("Exp") or {}
+    if expansion.get("Op") == "@" and expansion["Word"]["Parts"][0]["Value"] == "P":
+        raise UnknownSyntax("`@P`, which runs what a variable holds")
     simple = not set(part) - _POSITIONS
     if simple and name in _NUMBERS:
         return DynamicPart(NUMBER, runs_only=True)
@@ -557,8 +577,7 @@ def _nested(tree: Any, depth: int) -> tuple[Node, ...]:
         raise UnknownSyntax("too deep nesting")
     if isinstance(tree, Mapping):
         node = cast("Json", tree)
-        if node.get("Type") == "ExtGlob":
-            _refuse_hidden(node)
+        _refuse_hiding(node)
         if "Stmts" in node:
             return _statements(node["Stmts"], depth + 1)
         return tuple(inner for value in node.values() for inner in _nested(value, depth))

@@ -23,6 +23,7 @@ from callboard.core.permissions.option_parser import (
     value_paths,
 )
 from callboard.core.permissions.sensitive_paths import FOLDERS_OF_PROTECTED, PROTECTED_NAMES
+from callboard.core.permissions.shell_builtins import history_effects, variable_effects
 from callboard.core.permissions.values import Arg, ProgramWords
 from callboard.types.late_pattern import late_pattern
 
@@ -332,7 +333,7 @@ def _by_group(command: ProgramWords) -> Iterator[Effect]:
         if not all(arg.known for arg in command.args):
             yield Risk("L", f"a word of {label} is only known when it runs")
     elif name in table.VARIABLES or name in table.ENVIRONMENT:
-        yield from _variables(command)
+        yield from variable_effects(command)
     elif name in table.NETWORK:
         yield Risk("N", f"{label} uses the network")
         yield from _saved(command)
@@ -391,16 +392,6 @@ def _rsync(command: ProgramWords) -> Iterator[Effect]:
     yield from (write(arg, "rule") for arg in operand_args[-1:])
     if has_option(command.args, "", ("delete", "delete-before", "delete-after", "delete-excluded", "delete-during")):
         yield from (delete(arg) for arg in operand_args[-1:])
-
-
-def _variables(command: ProgramWords) -> Iterator[Effect]:
-    texts = [arg.text for arg in command.args]
-    if command.name == "set" and texts and all(re.fullmatch(r"[-+][euxo]+|pipefail|errexit|nounset", t) for t in texts):
-        return
-    if command.name in table.ENVIRONMENT and (not texts or texts[0] == "-p" or command.name == "printenv"):
-        yield Risk("O", f"`{command.name}` shows the environment")
-    else:
-        yield Risk("V", f"`{command.name}` changes variables or settings of the shell")
 
 
 def _metadata(command: ProgramWords) -> Iterator[Effect]:
@@ -594,5 +585,5 @@ _SPECIAL: Mapping[str, Callable[[ProgramWords], Iterator[Effect]]] = (
     | dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd)
     | {"tee": _tee, "sed": sed, "jq": jq, "tar": _tar, "unzip": _unzip, "rsync": _rsync, "ddrescue": _copy}
     | {"arch": _arch, "tree": _tree, "date": _date, "hostname": _hostname, "wait": _wait}
-    | {"hash": _hash, "strings": _strings}
+    | {"hash": _hash, "strings": _strings, "fc": history_effects}
 )

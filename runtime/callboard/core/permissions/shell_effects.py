@@ -40,6 +40,7 @@ from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, w
 from callboard.core.permissions.option_parser import WHOLE_FOLDER
 from callboard.core.permissions.programs import effects_of, likely_name, program_name
 from callboard.core.permissions.sensitive_paths import raw_device
+from callboard.core.permissions.shell_builtins import scripts_in_value, scripts_in_words
 from callboard.core.permissions.values import (
     HOLE,
     Arg,
@@ -61,10 +62,12 @@ from callboard.core.permissions.word_expansion import expand, literal
 from callboard.core.permissions.wrappers import (
     TRANSPARENT_FOR_ALLOW,
     descriptor,
+    from_nothing,
     harmless_assignment,
     is_wrapper,
     named_by,
     peel,
+    prints_nothing,
     reads_itself,
     script_of_shell,
     shared_input,
@@ -78,7 +81,6 @@ from callboard.types.lazy_dataclass import dataclass
 MOST_PARTS = 400
 MOST_FOLDERS = 16
 DEEPEST = 12
-_SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
 _MOVES = ("cd", "pushd", "popd")
 _DUPLICATES = late_pattern(r"\d+-?|-")
 _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", "alias", ".", "source"))
@@ -144,8 +146,8 @@ class _Reader:
     functions: frozenset[str] = frozenset()
     depth: int = 0
 
-    def script(self, source: str) -> None:
-        """Read a script from its text."""
+    def script(self, source: str, stdin: str | None = None) -> None:
+        """Read a script from its text. `stdin`: what its only command reads, if known."""
         parsed = self.scripts.get(source)
         if parsed is None or self.depth > DEEPEST or len(self.parts) > MOST_PARTS:
             if parsed is None and source not in self.missing:
@@ -158,7 +160,7 @@ class _Reader:
                 self.add(Risk("S", "a function in it multiplies itself without end", "never"))
             outer, self.functions, self.depth = self.functions, frozenset[str](), self.depth + 1
             for node in parsed.nodes:
-                self.node(node)
+                self.node(node, stdin if len(parsed.nodes) == 1 else None)
                 if isinstance(node, Function):
                     self.functions |= {node.name}
             self.functions, self.depth = outer, self.depth - 1
@@ -208,6 +210,7 @@ class _Reader:
         if not all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in group.sets):
             self.add(Risk("V", "a loop sets a variable that other programs read"))
         args = [arg for word in group.words for arg in expand(word, self.home)]
+        self.evaluated(scripts_in_words(group.kind, (arg.text for arg in args)))
         if group.kind == "test":
             plain = tuple(replace(arg, glob=False, pattern="") for arg in args)  # `[[ $x == a* ]]` names no file
             self.part(ProgramWords("[", plain), (), (View((Arg("[["), *args), for_allow=True),))
@@ -277,11 +280,12 @@ class _Reader:
             value = literal(assign.value, self.home)
             if not node.words or not harmless_assignment(assign.name) or not value.known:
                 self.add(Risk("V", f"it sets the variable {assign.name}", "bypass"))
+            self.evaluated(scripts_in_value(assign.name, value.text))
         args = tuple(arg for word in node.words for arg in expand(word, self.home))
         for redirect in node.redirects:
-            self.redirect(redirect, empties=_prints_nothing(args, node.redirects))
+            self.redirect(redirect, empties=prints_nothing(args, node.redirects))
         stdin = self.given(node.redirects, stdin)
-        if args and args[0].text == "tee" and any(_from_nothing(redirect) for redirect in node.redirects):
+        if args and args[0].text == "tee" and any(from_nothing(redirect) for redirect in node.redirects):
             self.add(Risk("D", "it empties a file"))
         if any(arg.variable and arg.known for arg in args):
             self.add(Risk("O", "it uses a variable's value"))
@@ -374,6 +378,7 @@ class _Reader:
         name = first.text
         base = program_name(first.text)
         effects += _denied_if_empty(base, arguments)
+        self.evaluated(scripts_in_words(base, (arg.text for arg in arguments)))
         if likely := likely_name(name):
             self.likely(likely, arguments, stdin, effects)
         if own and name in self.functions:
@@ -454,14 +459,14 @@ class _Reader:
             if shell_script.from_input and isinstance(parsed, Script) and reads_itself(parsed):
                 effects.append(Risk("L", "its commands may read what the shell was to run"))
             with self.apart():
-                self.script(shell_script.script)
+                self.script(shell_script.script, None if shell_script.from_input else stdin)
         elif shell_script.effects:
             self.guess(args, effects, stdin)
 
     def evaluate(self, base: str, args: tuple[Arg, ...], stdin: str | None, effects: list[Effect]) -> None:
         """Read `eval`, `trap`, `alias` and `source`."""
         if base == "eval" and all(arg.known for arg in args):
-            self.script(" ".join(arg.text for arg in args if arg.text != "--"))
+            self.script(" ".join(arg.text for arg in args if arg.text != "--"), stdin)
             return
         if base == "alias":
             effects.append(Risk("V", "`alias` changes what a word of a command means"))
@@ -498,6 +503,14 @@ class _Reader:
     def mark_guesses(self, before: int) -> None:
         """Mark the parts after the first `before` as guesses."""
         self.parts[before:] = [replace(part, guessed=True) for part in self.parts[before:]]
+
+    def evaluated(self, scripts: Iterable[str]) -> None:
+        """Judge scripts in text that bash may expand again. Can only cause more denials."""
+        before = len(self.parts)
+        for script in scripts:
+            with self.apart():
+                self.script(script)
+        self.mark_guesses(before)
 
     def move(self, folder: Arg, *, stacked: bool = False) -> None:
         """Change the folder. `stacked`: it may also be a folder in which the script was before, or stay the same."""
@@ -544,21 +557,6 @@ class _Reader:
             if self.lost:
                 effects.append(Risk("G", "`git` in another folder may find another configuration"))
         return replace(part, effects=tuple(effects))
-
-
-def _prints_nothing(args: Sequence[Arg], redirects: Sequence[Redirect]) -> bool:
-    """Return True if a command is known to print nothing, so that redirecting its output empties a file."""
-    if not args or args[0].text in _SILENT:
-        return True
-    texts = [arg.text for arg in args]
-    if texts in (["echo", "-n"], ["echo", "-n", ""], ["printf", ""]):
-        return True
-    nothing = any(_from_nothing(redirect) for redirect in redirects)
-    return texts[0] == "cat" and (set(texts[1:]) == {"/dev/null"} or (len(texts) == 1 and nothing))
-
-
-def _from_nothing(redirect: Redirect) -> bool:
-    return redirect.op == "<" and name_of(redirect.target) == "/dev/null"
 
 
 def _denied_if_empty(base: str, arguments: Sequence[Arg]) -> Iterable[Effect]:

@@ -266,6 +266,7 @@ _NOT_BASH = late_pattern(r"\[\[\s|\$'")
 """Pattern of script text that other shells read differently: `[[ a || b ]]`, and `$'...'` with an escaped quote, end
 elsewhere for them."""
 _NO_INPUT = names("ls pwd echo printf cd true false test [ date whoami id uname hostname which type basename dirname :")
+_SILENT = frozenset((":", "true", "false", "cd", "test", "[", "sleep", "set", "exit", "return"))
 _HARMLESS_O = names("pipefail errexit nounset noglob noexec xtrace")
 _HARMLESS_LONG = names("--norc --noprofile --posix --restricted")
 
@@ -364,6 +365,22 @@ def text_of(node: Node, home: str, piped: str | None) -> str | None:
     if name == "printf":
         return _printf(texts[1:] if texts[:1] == ["--"] else texts)
     return None
+
+
+def prints_nothing(args: Sequence[Arg], redirects: Sequence[Redirect]) -> bool:
+    """Return True if a command is known to print nothing, so that redirecting its output empties a file."""
+    if not args or args[0].text in _SILENT:
+        return True
+    texts = [arg.text for arg in args]
+    if texts in (["echo", "-n"], ["echo", "-n", ""], ["printf", ""]):
+        return True
+    nothing = any(from_nothing(redirect) for redirect in redirects)
+    return texts[0] == "cat" and (set(texts[1:]) == {"/dev/null"} or (len(texts) == 1 and nothing))
+
+
+def from_nothing(redirect: Redirect) -> bool:
+    """Return True if a command reads `/dev/null` with this redirect."""
+    return redirect.op == "<" and name_of(redirect.target) == "/dev/null"
 
 
 def named_by(node: Node, home: str) -> tuple[Arg, ...]:

@@ -1,7 +1,8 @@
-"""Check of where heredocs end: bash must end each of them at the line at which shfmt ends it.
+"""Checks of text in shfmt's tree that bash may run: here-documents, extended patterns, and `let`.
 
-Otherwise bash runs lines that the judge takes for text. Bash looks for the end line by line before it reads any
-expansion (`read_secondary_line` and `make_here_document` in its source), and differs from shfmt in these ways:
+bash must end each here-document at the line at which shfmt ends it. Otherwise it runs lines that the judge takes for
+text. It looks for the end line by line before it reads any expansion (`read_secondary_line` and `make_here_document` in
+its source), and differs from shfmt in these ways:
 
 - With an unquoted delimiter, bash joins continued lines before it compares them.
 - A line inside `${...}` or `$(...)` ends the heredoc too.
@@ -20,17 +21,19 @@ from callboard.types.late_pattern import late_pattern
 Json = Mapping[str, Any]
 
 _ESCAPE = late_pattern(r"\\(.)", re.DOTALL)
+_NOT_PLAIN = late_pattern(r"[$`'\"\\<>&;#\n]|\[[^\]]*[()]")
+"""Text in an `@(...)` whose end or meaning needs more than counting parentheses."""
 _ESCAPE_IN_QUOTES = late_pattern(r'\\([$`"\\\n])')
 
 
-def ends_elsewhere(tree: Any, source: bytes, *, substituted: bool = False, backquoted: bool = False) -> bool:
+def heredoc_ends_elsewhere(tree: Any, source: bytes, *, substituted: bool = False, backquoted: bool = False) -> bool:
     """Return True if bash may end a heredoc of shfmt's `tree` at another line than shfmt.
 
     `substituted`, `backquoted`: `tree` is inside a command or process substitution, inside backquotes.
     """
     if isinstance(tree, list):
         inner = cast("list[Any]", tree)
-        return any(ends_elsewhere(x, source, substituted=substituted, backquoted=backquoted) for x in inner)
+        return any(heredoc_ends_elsewhere(x, source, substituted=substituted, backquoted=backquoted) for x in inner)
     if not isinstance(tree, Mapping):
         return False
     node = cast("Json", tree)
@@ -39,7 +42,7 @@ def ends_elsewhere(tree: Any, source: bytes, *, substituted: bool = False, backq
     if node.get("Hdoc") and _ends_elsewhere(node, source, substituted=substituted, backquoted=backquoted):
         return True
     inside = node.values()
-    return any(ends_elsewhere(x, source, substituted=substituted, backquoted=backquoted) for x in inside)
+    return any(heredoc_ends_elsewhere(x, source, substituted=substituted, backquoted=backquoted) for x in inside)
 
 
 def _ends_elsewhere(redirect: Json, source: bytes, *, substituted: bool, backquoted: bool) -> bool:
@@ -80,3 +83,18 @@ def _delimiter(parts: Sequence[Json]) -> str | None:
         else:
             return None
     return text
+
+
+def pattern_may_hide(pattern: Json) -> bool:
+    """Return True for an `@(...)` that may run a command, or end elsewhere: shfmt gives only its text."""
+    text: str = (pattern.get("Pattern") or {"Value": "$"})["Value"]
+    return _NOT_PLAIN.search(text) is not None
+
+
+def quotes_substitution(tree: Any) -> bool:
+    """Return True if literal text has a substitution: arithmetic expands a subscript once more, and runs it."""
+    if isinstance(tree, Mapping):
+        node = cast("Json", tree)
+        text = str(node.get("Value", ""))
+        return "$(" in text or "`" in text or any(map(quotes_substitution, node.values()))
+    return isinstance(tree, list) and any(map(quotes_substitution, cast("list[Any]", tree)))
