@@ -42,6 +42,8 @@ CARRIERS = (
     "coproc a=1 {}",
     "coproc a[0]=1 {}",
     "coproc 2>&1 {}",
+    "coproc bash <<< '{}'",
+    "coproc bash <<< '{}' > /dev/null; wait",
     "eval sh <<E\n{}\nE",
     "sh -c sh <<E\n{}\nE",
     "[[ a == @(b|$({})) ]]",

@@ -391,7 +391,12 @@ def _function(c: Json, depth: int) -> Node:
 
 
 def _coproc(c: Json, depth: int) -> Node:
-    return Group("coproc", (_keyworded("coproc", c["Stmt"], depth),))
+    stmt: Json = c["Stmt"]
+    if c.get("Name") and not stmt.get("Cmd"):  # `coproc ls > x`: for bash `ls` is the command, not a name
+        stmt = {**stmt, "Cmd": {"Type": "CallExpr", "Args": [c["Name"]]}}
+    elif c.get("Name") and stmt["Cmd"]["Type"] in ("TimeClause", "DeclClause", "LetClause"):  # and here
+        raise UnknownSyntax("`coproc` before `time` or a declaration")
+    return Group("coproc", (_keyworded("coproc", stmt, depth),))
 
 
 def _time(c: Json, depth: int) -> Node:
@@ -412,14 +417,10 @@ def _test(c: Json, depth: int) -> Node:
     return Group("test", _nested(c, depth), tuple(_word(w, depth) for w in _operands(c["X"])))
 
 
-def _arithmetic(c: Json, depth: int) -> Node:
-    return Group("arithmetic", _nested(c, depth))
-
-
 def _let(c: Json, depth: int) -> Node:
     if quotes_substitution(c):
         raise UnknownSyntax("`let` with a substitution in quotes")
-    return _arithmetic(c, depth)
+    return Group("arithmetic", _nested(c, depth))
 
 
 def _operands(x: Any) -> Iterator[Json]:
@@ -449,7 +450,7 @@ _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
     "ForClause": _for,
     "CaseClause": _case,
     "FuncDecl": _function,
-    "ArithmCmd": _arithmetic,
+    "ArithmCmd": lambda c, d: Group("arithmetic", _nested(c, d)),
     "LetClause": _let,
     "TestClause": _test,
     "DeclClause": _declaration,
