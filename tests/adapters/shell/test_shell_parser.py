@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from callboard.adapters.shell.parser import MOST_CHARACTERS, BashParser, PlainReader
+from callboard.adapters.shell.hidden_text import MOST_CHARACTERS
+from callboard.adapters.shell.parser import BashParser, PlainReader
 from callboard.core.permissions.values import Script, UnparsedScript
 
 PARSER = BashParser()

@@ -39,6 +39,8 @@ CARRIERS = (
     "compgen -W '$({})'",
     "history -s '{}'; fc -s",
     "time -- eval '{}'",
+    "<(){}",
+    ">( ){}",
     "coproc a=1 {}",
     "coproc a[0]=1 {}",
     "coproc 2>&1 {}",

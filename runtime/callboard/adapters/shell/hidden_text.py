@@ -1,4 +1,6 @@
-"""Checks of text in shfmt's tree that bash may run: here-documents, extended patterns, and `let`.
+"""Checks of text that bash may read differently: odd characters, here-documents, extended patterns, and `let`.
+
+Odd characters and sizes are refused before any parser sees them.
 
 bash must end each here-document at the line at which shfmt ends it. Otherwise it runs lines that the judge takes for
 text. It looks for the end line by line before it reads any expansion (`read_secondary_line` and `make_here_document` in
@@ -13,17 +15,54 @@ its source), and differs from shfmt in these ways:
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from callboard.core.permissions.values import UnparsedScript
 from callboard.types.late_pattern import late_pattern
 
+MOST_CHARACTERS = 10_000
+MOST_OPERATORS = 300
+"""Most characters `&` and `|`, because chains of them nest, and the tree of a long chain grows with its square."""
+_ODD_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+
+_INVISIBLE = late_pattern(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+    "|(?<![\u2000-\u2bff\U0001f000-\U0001faff])\ufe0f"
+)
+"""Invisible characters that Unicode counts as letters or marks. U+FE0F is permitted after a symbol."""
+
+
+_SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
+"""Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
 Json = Mapping[str, Any]
 
 _ESCAPE = late_pattern(r"\\(.)", re.DOTALL)
 _NOT_PLAIN = late_pattern(r"[$`'\"\\<>&;#\n]|\[[^\]]*[()]")
 """Text in an `@(...)` whose end or meaning needs more than counting parentheses."""
 _ESCAPE_IN_QUOTES = late_pattern(r'\\([$`"\\\n])')
+
+
+def refuse_odd_text(source: str) -> UnparsedScript | None:
+    """Return the refusal of a script that parsers and bash may read differently, or that is too large."""
+    # Bash drops the character and reads on, but a parser may stop (test_a_nul_is_marked).
+    if "\0" in source:
+        return UnparsedScript("it holds a NUL character", nul=True)
+    if len(source) > MOST_CHARACTERS:
+        return UnparsedScript(f"it is longer than {MOST_CHARACTERS:,} characters")
+    if sum(map(source.count, "&|")) > MOST_OPERATORS:
+        return UnparsedScript("it joins too many commands")
+    if source.isascii():
+        odd = next((c for c in source if (c < " " and c not in "\t\n") or c == "\x7f"), None)
+    else:
+        odd = next((c for c in source if c not in "\t\n " and unicodedata.category(c) in _ODD_CATEGORIES), None)
+        odd = odd or next((match[0] for match in _INVISIBLE.finditer(source)), None)
+    if _SPLIT_SIGN.search(source):
+        return UnparsedScript("a line continuation splits what may be one sign of the shell")
+    if odd is not None:
+        return UnparsedScript(f"it holds an invisible or odd character (U+{ord(odd):04X})")
+    return None
 
 
 def heredoc_ends_elsewhere(tree: Any, source: bytes, *, substituted: bool = False, backquoted: bool = False) -> bool:

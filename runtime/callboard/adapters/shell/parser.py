@@ -20,7 +20,6 @@ import json
 import re
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +35,7 @@ from callboard.adapters.shell.hidden_text import (
     is_quoted,
     pattern_may_hide,
     quotes_substitution,
+    refuse_odd_text,
 )
 from callboard.core.permissions.command_table import names
 from callboard.core.permissions.values import (
@@ -56,24 +56,10 @@ from callboard.core.permissions.values import (
 from callboard.core.permissions.word_expansion import NUMBER, decode_ansi_c
 from callboard.types.late_pattern import late_pattern
 
-MOST_CHARACTERS = 10_000
-MOST_OPERATORS = 300
-"""Most characters `&` and `|`, because chains of them nest, and the tree of a long chain grows with its square."""
 SECONDS = 5.0
 REMEMBERED = 256
 """Most scripts that a parser caches: an agent runs the same few repeatedly."""
 
-_ODD_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-
-_INVISIBLE = late_pattern(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
-    "|(?<![\u2000-\u2bff\U0001f000-\U0001faff])\ufe0f"
-)
-"""Invisible characters that Unicode counts as letters or marks. U+FE0F is permitted after a symbol."""
-
-
-_SPLIT_SIGN = late_pattern(r"(?:[$<>({\[!#=~]|(?<!&)&)(?:\\\n)+[^\s]")
-"""Sign that continues on the next line: bash joins `$` and `'x'`, where the parser sees two words."""
 Json = Mapping[str, Any]
 DEEPEST = 60
 _BAD_TREE = (ValueError, RecursionError, LookupError, TypeError, AttributeError)
@@ -107,7 +93,7 @@ class BashParser:
         return self._parsed(source)
 
     def _parse(self, source: str) -> Parsed:
-        if refusal := _refuse(source):
+        if refusal := refuse_odd_text(source):
             return refusal
         return (self._plain.read(source) if self._plain else None) or self._with_shfmt(source)
 
@@ -134,26 +120,6 @@ class BashParser:
             return UnparsedScript(f"the parser failed ({type(error).__name__})")
         except UnknownSyntax as form:
             return UnparsedScript(f"it uses {form}, which is not understood")
-
-
-def _refuse(source: str) -> UnparsedScript | None:
-    # Bash drops the character and reads on, but a parser may stop (test_a_nul_is_marked).
-    if "\0" in source:
-        return UnparsedScript("it holds a NUL character", nul=True)
-    if len(source) > MOST_CHARACTERS:
-        return UnparsedScript(f"it is longer than {MOST_CHARACTERS:,} characters")
-    if sum(map(source.count, "&|")) > MOST_OPERATORS:
-        return UnparsedScript("it joins too many commands")
-    if source.isascii():
-        odd = next((c for c in source if (c < " " and c not in "\t\n") or c == "\x7f"), None)
-    else:
-        odd = next((c for c in source if c not in "\t\n " and unicodedata.category(c) in _ODD_CATEGORIES), None)
-        odd = odd or next((match[0] for match in _INVISIBLE.finditer(source)), None)
-    if _SPLIT_SIGN.search(source):
-        return UnparsedScript("a line continuation splits what may be one sign of the shell")
-    if odd is not None:
-        return UnparsedScript(f"it holds an invisible or odd character (U+{ord(odd):04X})")
-    return None
 
 
 _RESERVED = names(
@@ -514,13 +480,20 @@ def _part(part: Json, depth: int, quotes: str) -> Iterator[Text | DynamicPart]:
     elif kind == "ParamExp":
         yield _parameter(part, depth)
     elif kind in ("CmdSubst", "ProcSubst"):
-        if part.get("TempFile") or part.get("ReplyVar"):
-            raise UnknownSyntax("a function substitution")
-        yield DynamicPart(kind, scripts=(Script(_statements(part.get("Stmts"), depth + 1)),), runs_only=True)
+        yield _substitution(part, depth)
     elif kind == "ArithmExp":
         yield _dynamic(part, depth, runs_only=not _names(part))
     else:
         raise UnknownSyntax(kind)
+
+
+def _substitution(part: Json, depth: int) -> DynamicPart:
+    kind: str = part["Type"]
+    if part.get("TempFile") or part.get("ReplyVar"):
+        raise UnknownSyntax("a function substitution")
+    if kind == "ProcSubst" and not part.get("Stmts"):  # bash makes no word of it: `<()rm x` runs `rm`
+        raise UnknownSyntax("an empty process substitution")
+    return DynamicPart(kind, scripts=(Script(_statements(part.get("Stmts"), depth + 1)),), runs_only=True)
 
 
 def _refuse_hiding(part: Json) -> None:

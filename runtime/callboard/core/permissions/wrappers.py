@@ -52,7 +52,7 @@ OTHERS = names(
     "at batch setpriv capsh sg newgrp bwrap firejail numactl catchsegv valgrind torsocks proxychains proxychains4 "
     "torify gtimeout gnice gnohup gstdbuf genv gxargs perf hyperfine choom tmux screen xvfb-run chronic ifne pee "
     "dumb-init tini uclampset trickle cgexec daemonize dbus-launch ssh-agent sshpass aa-exec runcon fakechroot schroot "
-    "caffeinate sem rr"
+    "caffeinate sem rr entr watchexec nodemon sandbox-exec tsocks lldb gdb"
 )
 """Programs that run others in ways that are not parsed here. They ask, and the programs that they would run are judged
 for denials."""
@@ -62,7 +62,9 @@ _RUNNERS: Mapping[str, frozenset[str]] = {
         ("uv", "poetry", "pdm", "pipenv", "rye", "hatch", "conda", "mamba", "devbox", "pixi"), names("run")
     ),
     **dict.fromkeys(names("direnv mise asdf npm pnpm yarn bundle rbenv pyenv"), names("exec x")),
-    **dict.fromkeys(names("npx bunx pnpx"), names("")),
+    **dict.fromkeys(names("npx bunx pnpx uvx"), names("")),
+    **dict.fromkeys(names("fd fdfind"), names("-x --exec -X --exec-batch")),
+    "pipx": names("run"),
 }
 """Tools of projects that run other programs, with the subcommands that do so; without one, every call does."""
 
