@@ -97,6 +97,18 @@ def test_the_terminal_of_another_program_shows_the_same(
         person(screen)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_question_leaves_no_row_behind_in_a_terminal_that_breaks_its_rows(command: Command) -> None:
+    with tmux.open_screen(command, SCENARIO) as screen:
+        screen.type("make it", "Enter")
+        screen.wait(r"allow this\? .*> ?$")
+        for columns in (60, 53, 90):
+            screen.resize(columns, 40)
+            shown = screen.wait(rf"^(?=.{{{columns - 4},{columns - 1}}}$)╭─ lead wants to .* req_[a-z0-9]{{12}}$")
+            assert shown.count("╭─ lead wants to") == 1, shown
+
+
 def test_the_window_and_what_was_cut_from_it(screen: Screen) -> None:
     screen.type("hello", "Enter")
     screen.wait(r"^lead I hear you\.$")

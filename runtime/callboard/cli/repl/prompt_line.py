@@ -51,7 +51,7 @@ from callboard.cli.repl import type_ahead
 from callboard.cli.repl.draft import Draft, KeyPause, LineInterrupted, NewestKey, valid_text
 from callboard.cli.repl.paste import keep_pastes_whole
 from callboard.cli.repl.questions import answer_keys, hurry_escape
-from callboard.cli.repl.resize import ResizeRepair, breaks_rows
+from callboard.cli.repl.resize import repair_resize
 from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
 from callboard.cli.terminal.canvas import Canvas
@@ -250,6 +250,7 @@ class PromptLine:
             key_bindings=KeyBindings(),
             color_depth=None if self._terminal.paints else ColorDepth.DEPTH_1_BIT,
         )
+        repair_resize(line)
         buffer = line.default_buffer
 
         def crossed(typed: str) -> None:
@@ -399,8 +400,7 @@ class PromptLine:
         )
         hurry_escape(session.app)
         session.layout.current_window.height = lambda: _height(session, self._size()[1])
-        if breaks_rows(os.environ):
-            ResizeRepair(session.app)
+        repair_resize(session)
         return session
 
 

@@ -6,8 +6,10 @@ prompt_toolkit goes up by the rows that it drew, and would leave the first ones 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
+from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application
 from prompt_toolkit.layout.screen import Screen
 
@@ -61,6 +63,12 @@ class ResizeRepair:
         widths = [_width(screen, row) for row in range(cursor.y)]
         if added := rows_above_cursor(widths, cursor.x, columns) - cursor.y:
             app.output.cursor_up(added)
+
+
+def repair_resize(line: PromptSession[str]) -> None:
+    """Let the line find its first row again in a terminal that breaks rows. Changes nothing in others."""
+    if breaks_rows(os.environ):
+        ResizeRepair(line.app)
 
 
 def _width(screen: Screen, row: int) -> int:
