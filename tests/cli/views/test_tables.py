@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.cli.terminal.terminal import Block, Line, Terminal, columns, wrapped
+from callboard.cli.terminal.terminal import Block, Line, Terminal, columns, stacked, wrapped
 from callboard.cli.views.listings import table
 
 CELLS = st.text("abc漢 -", max_size=80)
@@ -35,6 +35,18 @@ def test_an_id_stays_whole_and_the_longest_text_is_shortened() -> None:
         "SESSION                               STATE    PROMPT",
         f"{session}  running  Mend the par…",
     ]
+
+
+def test_a_time_stays_whole_while_the_text_of_the_last_column_can_be_shortened() -> None:
+    page = table(("SCHEDULE", "NEXT", "PROMPT"), [("cron_rrlrrp4svo7k", "2026-12-01 03:00:00", "Check the build")], "")
+    assert page.lines_for(50)[1].text == "cron_rrlrrp4svo7k  2026-12-01 03:00:00  Check the…"
+    assert page.lines_for(40)[1].text == "cron_rrlrrp4svo7k  2026-12-01…  Check t…"
+
+
+def test_a_table_with_lines_below_it_fits_the_screen_too() -> None:
+    page = stacked(table(("A", "B"), [("x", "y" * 58)], ""), Line("a note"))
+    assert page.lines_for(0) == page.lines
+    assert [line.text for line in page.lines_for(20)] == ["A  B", f"x  {'y' * 16}…", "a note"]
 
 
 def test_a_script_gets_the_cells_as_they_are() -> None:

@@ -11,7 +11,7 @@ import click
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of
-from callboard.cli.terminal.terminal import Block, block
+from callboard.cli.terminal.terminal import Block, block, stacked
 from callboard.cli.views.listings import listing
 from callboard.sessions.fleet import drain_host, list_hosts
 from callboard.sessions.inspect.hosts import StoreHosts
@@ -68,6 +68,4 @@ def _page(seen: StoreHosts) -> Block:
     table = listing(HOSTS, seen.hosts)
     if not seen.waiting:
         return table
-    return Block(
-        (*table.lines, *block("\nsessions that wait for a host:").lines, *listing(WAITING_SESSIONS, seen.waiting).lines)
-    )
+    return stacked(table, block("\nsessions that wait for a host:"), listing(WAITING_SESSIONS, seen.waiting))

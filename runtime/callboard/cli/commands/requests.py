@@ -18,7 +18,7 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
 from callboard.cli.terminal.plan_editor import in_editor, keep_text
-from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.terminal.terminal import Block, Line, block, stacked
 from callboard.cli.views.edits import PLAN_BYTES, approval, editable
 from callboard.cli.views.permission import seconds_of
 from callboard.cli.views.policy import created_rule_lines
@@ -82,7 +82,7 @@ def plans(invocation: Invocation, /, session: str | None, all_: bool, json_: boo
     )
 
     def listed(rows: Sequence[Request]) -> Block:
-        return Block((*requests_table(rows).lines, *map(waiting_line, others)))
+        return stacked(requests_table(rows), *map(waiting_line, others))
 
     print_rows(invocation, rows, listed, json_=json_, record=REQUESTS.record)
 

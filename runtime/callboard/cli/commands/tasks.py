@@ -199,7 +199,7 @@ async def _paint(invocation: Invocation, handle: SessionHandle, status: str) -> 
     def page(width: int, height: int | None) -> Sequence[Line]:
         board = handle.board.tasks()
         visible = [task for task in board.values() if matches_status(task, status, board)]
-        return tasks_table(visible, board, status).lines[:height]
+        return tasks_table(visible, board, status).lines_for(width)[:height]
 
     with painted(page, color=wants_color(invocation.color, sys.stdout, os.environ)) as paint:
         async with anyio.create_task_group() as group:

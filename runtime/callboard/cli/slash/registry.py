@@ -29,7 +29,7 @@ from callboard.cli.slash.context import (
 )
 from callboard.cli.terminal.page_process import open_page
 from callboard.cli.terminal.plan_editor import keep_text
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, wrapped
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, stacked, wrapped
 from callboard.cli.views.context import context_block, edits_block, undo_line
 from callboard.cli.views.cost import cost_block
 from callboard.cli.views.edits import approval, editable
@@ -211,7 +211,7 @@ def _config(folder: Path, arguments: str) -> Block:
             left_out = page.left_out.replace("callboard config", "/config")
             lines = [Line(left_out, "dim")] if left_out else []
             lines += [Line(page.fault, "warn")] if page.fault else []
-            return Block((*page.listing.lines, *lines), fit=lambda width: (*page.listing.lines_for(width), *lines))
+            return stacked(page.listing, *lines)
         case "get", [key]:
             return _one_setting(editor, key)
         case "set", [key, value, *others]:
@@ -260,7 +260,7 @@ async def resume(console: SlashContext, arguments: str) -> Block:
         listing = sessions_table(rows[:_SESSIONS])
         hint = f"; {len(rows) - _SESSIONS} older ones: callboard sessions" if len(rows) > _SESSIONS else ""
         arguments = f"this is {console.session.id}; /resume ID continues another one, and keeps this one{hint}"
-        return Block((*listing.lines, Line(arguments, "dim")))
+        return stacked(listing, Line(arguments, "dim"))
     ids = [row.id for row in rows]
     matches = by_beginning(ids, arguments)
     if len(matches) != 1:
@@ -308,7 +308,7 @@ def _memory(console: SlashContext, arguments: list[str]) -> Block:
     match arguments:
         case []:
             notes, problems = inspector.notes()
-            return Block((*notes_table(notes).lines, *(Line(problem, "warn") for problem in problems)))
+            return stacked(notes_table(notes), *(Line(problem, "warn") for problem in problems))
         case ["forget", name]:
             preview = diff_block(inspector.without(name).diff)
             return Block((*preview.lines, Line(f"to delete it: /memory forget {name} yes", "dim")))

@@ -118,6 +118,15 @@ class Block:
         return self.fit(width) if self.fit is not None and width > 0 else self.lines
 
 
+def stacked(*parts: Block | Line) -> Block:
+    """Return the blocks and lines below each other, each fitted to the screen by itself."""
+
+    def lines(width: int) -> tuple[Line, ...]:
+        return tuple(line for part in parts for line in (part.lines_for(width) if isinstance(part, Block) else (part,)))
+
+    return Block(lines(0), fit=lines)
+
+
 def plain(text: str) -> str:
     r"""Return the text without control sequences; the only control characters kept are line breaks and tabs.
 

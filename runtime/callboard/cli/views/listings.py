@@ -17,6 +17,7 @@ _CELL = 60
 """Limit of the columns of one cell."""
 _NARROWEST = 8
 """Columns to which a narrow screen may shorten a cell."""
+_TIME = len("2026-12-01 03:00:00")
 _BETWEEN = "  "
 
 
@@ -29,7 +30,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> 
     """Return rows under their heads, aligned; `nothing` is the text if there are none.
 
     On a screen with too few columns, the widest cells are shortened, except those of the first column, which name the
-    rows.
+    rows. A time stays whole as long as the last column, which is free text, can be shortened instead.
     """
     if not rows:
         return Block((Line(nothing, "dim"),))
@@ -40,15 +41,26 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> 
 def _rows_within(cells: Sequence[Sequence[str]], width: int) -> tuple[Line, ...]:
     """Return the lines of a table, the heads first. `width`: columns of the screen; 0: as many as needed."""
     widths = [max(columns(row[at]) for row in cells) for at in range(len(cells[0]))]
-    over = sum(widths) + len(_BETWEEN) * (len(widths) - 1) - width
-    while width and over > 0 and (widest := max(widths[1:], default=0)) > _NARROWEST:
-        at = len(widths) - 1 - widths[::-1].index(widest)
-        next_widest = max([each for place, each in enumerate(widths[1:], 1) if place != at], default=0)
-        cut = min(over, widest - max(next_widest - 1, _NARROWEST))
-        widths[at] -= cut
-        over -= cut
+    room = width - len(_BETWEEN) * (len(widths) - 1)
+    if width and len(widths) > 1:
+        _narrow(widths, room, [*(_TIME for _ in widths[1:-1]), _NARROWEST])
+        _narrow(widths, room, [_NARROWEST for _ in widths[1:]])
     first, *others = ([shorten(cell, room) for cell, room in zip(row, widths, strict=True)] for row in cells)
     return Line(_aligned(first, widths), "dim"), *(Line(_aligned(row, widths)) for row in others)
+
+
+def _narrow(widths: list[int], room: int, least: Sequence[int]) -> None:
+    """Reduce the widest columns but the first, a step at a time, until all take at most `room`.
+
+    `least`: the columns that each but the first keeps.
+    """
+    while (over := sum(widths) - room) > 0:
+        reducible = [at for at, floor in enumerate(least, 1) if widths[at] > floor]
+        if not reducible:
+            return
+        *others, at = sorted(reducible, key=lambda at: widths[at])
+        next_widest = widths[others[-1]] if others else 0
+        widths[at] -= min(over, widths[at] - max(next_widest - 1, least[at - 1]))
 
 
 def listing(resource: Resource[Row], rows: Sequence[Row], only: Collection[str] = (), nothing: str = "") -> Block:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from callboard.cli.terminal.terminal import Block, Line, Style
+from callboard.cli.terminal.terminal import Block, Line, Style, stacked
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import by_words, listing, table
 from callboard.core.keys import count_words
@@ -192,10 +192,11 @@ def permissions_block(
     lines += [Line(f"{kind:<{width}}  {rule}  ({place})") for kind, rule, place in written]
     if not written:
         lines.append(Line("the settings have no permission rules", "dim"))
+    parts: list[Block | Line] = [*lines]
     if session_rules:
-        lines += [Line("rules of this session (/rules revoke ID revokes one):", "dim")]
-        lines += rules_table(session_rules, now).lines
-    return Block((*lines, Line("how a call would be decided: callboard policy explain 'COMMAND'", "dim")))
+        parts.append(Line("rules of this session (/rules revoke ID revokes one):", "dim"))
+        parts.append(rules_table(session_rules, now))
+    return stacked(*parts, Line("how a call would be decided: callboard policy explain 'COMMAND'", "dim"))
 
 
 def created_rule_lines(rows: Sequence[SessionRule]) -> tuple[Line, ...]:

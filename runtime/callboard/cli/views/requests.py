@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from callboard.cli.terminal.terminal import Block, Line, visible
+from callboard.cli.terminal.terminal import Block, Line, stacked, visible
 from callboard.cli.views.events import answer_words, first_line, shorten
 from callboard.cli.views.listings import by_words, listing
 from callboard.cli.views.question import request_block
@@ -111,7 +111,7 @@ def requests_table(rows: Sequence[Request]) -> Block:
     Plain rows are pending; others show how they ended.
     """
     listed = listing(REQUESTS, rows)
-    return Block((*listed.lines, Line("in full: callboard show ID", "dim"))) if rows else listed
+    return stacked(listed, Line("in full: callboard show ID", "dim")) if rows else listed
 
 
 def waiting_line(waiting: tuple[SessionRow, int]) -> Line:

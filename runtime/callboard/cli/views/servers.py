@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from callboard.cli.terminal.terminal import Block, Line, block, plain
+from callboard.cli.terminal.terminal import Block, Line, block, plain, stacked
 from callboard.cli.views.listings import table
 from callboard.ports.tool import ToolOutcome, ToolSpec
 from callboard.sessions.inspect.mcp_servers import ConfiguredServers
@@ -28,12 +28,12 @@ def servers_table(servers: ConfiguredServers, checked: Mapping[str, ServerStatus
         for name, entry in servers.shown.items()
     ]
     heads = ["SERVER", "SCOPE", "TRANSPORT", "STATE", "COMMAND OR ADDRESS", "FILE"]
-    lines = list(table(heads, rows, "no MCP server is configured: `callboard mcp add` adds one").lines)
+    parts: list[Block | Line] = [table(heads, rows, "no MCP server is configured: `callboard mcp add` adds one")]
     for name in servers.shown:
         reason = checked[name].why if name in checked else servers.state_of(name)[1]
         if reason:
-            lines.append(Line(plain(f"{name}: {reason}"), "warn"))
-    return Block(tuple(lines))
+            parts.append(Line(plain(f"{name}: {reason}"), "warn"))
+    return stacked(*parts)
 
 
 def server_json(
@@ -106,9 +106,8 @@ def test_block(now: ServerStatus, tools: Sequence[ToolSpec]) -> Block:
             ],
         ),
     ]
-    for kind, rows in offered:
-        lines += table([kind.upper(), "WHAT"], [list(row) for row in rows], f"no {kind}s").lines
-    return Block(tuple(lines))
+    tables = [table([kind.upper(), "WHAT"], [list(row) for row in rows], f"no {kind}s") for kind, rows in offered]
+    return stacked(*lines, *tables)
 
 
 def call_block(outcome: ToolOutcome) -> Block:
@@ -165,9 +164,8 @@ def _names_a_variable(value: object) -> bool:
 def states_block(servers: Sequence[ServerStatus]) -> Block:
     """Return a line for each server, with the reason if it is not available."""
     rows = [[now.name, now.state, tools_count(now), str(len(now.prompts)), str(len(now.resources))] for now in servers]
-    lines = list(table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, NO_SERVERS).lines)
-    lines += [Line(plain(f"{now.name}: {now.why}"), "warn") for now in servers if now.why]
-    return Block(tuple(lines))
+    states = table(["SERVER", "STATE", "TOOLS", "PROMPTS", "RESOURCES"], rows, NO_SERVERS)
+    return stacked(states, *(Line(plain(f"{now.name}: {now.why}"), "warn") for now in servers if now.why))
 
 
 def tools_count(now: ServerStatus) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from callboard import __version__
-from callboard.cli.terminal.terminal import Block, Line, block
+from callboard.cli.terminal.terminal import Block, Line, block, stacked
 from callboard.cli.views.agents import is_at_work
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.listings import listing
@@ -210,7 +210,7 @@ def sessions_table(rows: Sequence[SessionRow]) -> Block:
     """Return the id, start, end and first words of each session; then the errors of each."""
     listed = listing(SESSIONS, rows)
     troubles = [row.trouble for row in rows if isinstance(row, ListedSession) and row.trouble]
-    return Block((*listed.lines, *(Line(trouble, "bad") for trouble in troubles)))
+    return stacked(listed, *(Line(trouble, "bad") for trouble in troubles))
 
 
 _TITLE = 60

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain
+from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain, stacked
 from callboard.cli.views.events import call_words, first_line, shorten
 from callboard.cli.views.listings import listing
 from callboard.cli.views.rate import rate_brief, rate_json
@@ -124,7 +124,7 @@ def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
     listed = listing(ENDED_AGENTS, [AgentStatus(agent, now) for agent in agents])
     last = skip + len(agents)
     hint = f"; `--skip {last}` shows older ones" if last < count else ""
-    return Block((*listed.lines, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim")))
+    return stacked(listed, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim"))
 
 
 def ended_json(ended: EndedAgents) -> dict[str, Any]:
@@ -249,4 +249,4 @@ def team_table(rows: Sequence[AgentSummary]) -> Block:
     if not hidden:
         return listed
     text = f"{len(hidden):,} more {'has' if len(hidden) == 1 else 'have'} ended: `callboard team ended` lists them"
-    return Block((*listed.lines, Line(text, "dim")))
+    return stacked(listed, Line(text, "dim"))
