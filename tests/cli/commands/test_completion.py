@@ -27,6 +27,7 @@ NAMES: Mapping[str, Sequence[Choice]] = {
     "request": [("req_abc", "plan of alice")],
     "schedule": [("nightly", "@daily: look"), ("cron_abc", "@daily: look")],
     "model": [("rehearsal:", "a scenario file")],
+    "agent_type": [("explore", "bundled")],
     "task": [("task_x", "ready: \x1b[2Jgone\n"), ("odd; rm -rf x", "")],
 }
 
@@ -60,6 +61,10 @@ def test_the_shape_of_the_commands_is_what_the_commands_say() -> None:
         (["attach", ""], ["20261122-aaaa", "20261121-bbbb"]),
         (["--resume", "20261121"], ["20261121-bbbb"]),
         (["team", "kill", "a"], ["alice"]),
+        (["--agent", ""], ["explore"]),
+        (["run", "--agent="], ["explore"]),
+        (["cron", "add", "--agent-type", ""], ["explore"]),
+        (["cron", "add", "--overlap", "re"], ["replace"]),
         (["send", "hello", "--to", ""], ["lead", "alice"]),
         (["tasks", "show", ""], ["task_x"]),
         (["nonsense", "--whatever", ""], []),
@@ -75,6 +80,8 @@ def test_what_is_offered(typed: list[str], first: list[str]) -> None:
     ("typed", "kind"),
     [
         (["-C", ""], "dir"),
+        (["run", "--add-dir", ""], "dir"),
+        (["--mcp-config", ""], "file"),
         (["run", "--record", "x"], "file"),
         (["run", "--model", "rehearsal:gr"], "file"),
         (["rehearse", "serve", "gr"], "file"),
@@ -169,6 +176,18 @@ def test_names_come_from_the_store(command: Command) -> None:
     assert completions(command, "tasks", "--session", "none-begins-so", "show", "") == ["values"]
 
 
+def test_agent_types_and_models_are_offered_without_a_store(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+    folder = command.workspace / ".claude" / "agents" / "data"
+    folder.mkdir(parents=True)
+    (folder / "file.md").write_text('---\ndescription: Migrates.\nname: "migrator"\n---\nYou migrate.\n')
+    (folder / "README.md").write_text("no front matter\n")
+    offer = completions(command, "run", "--agent", "")
+    assert [line.split("\t")[0] for line in offer[:3]] == ["values", "migrator", "explore"]
+    assert [line.split("\t")[0] for line in completions(command, "agents", "show", "m")] == ["values", "migrator"]
+    assert "claude-sonnet-5\t" in completions(command, "--model", "claude-s")
+
+
 def test_completion_makes_nothing_and_says_nothing_where_there_is_no_store(tmp_path: Path) -> None:
     command = Command(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -259,7 +278,10 @@ def test_bash_completes(command: Command) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes(command: Command) -> None:
-    script = 'callboard completion fish | source; complete -C "callboard inbox a"'
+    (command.workspace / "plan.yaml").touch()
+    asked = ["inbox a", "run --model rehearsal:pl", "run --record=pl"]
+    lines = [f'complete -C "callboard {line}"' for line in asked]
+    script = "; ".join(["callboard completion fish | source", *lines])
     ran = subprocess.run(
         ["fish", "--no-config", "-c", script],
         capture_output=True,
@@ -269,4 +291,9 @@ def test_fish_completes(command: Command) -> None:
         check=True,
         timeout=180,
     )
-    assert (ran.stdout.split("\t")[0], ran.stderr) == ("alice", "")
+    assert ran.stderr == ""
+    assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == [
+        "alice",
+        "rehearsal:plan.yaml",
+        "--record=plan.yaml",
+    ]

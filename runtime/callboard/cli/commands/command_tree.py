@@ -5,8 +5,8 @@ Completion has no time to import them. A test fails if the file differs from the
 
 One command per line: `about`, `commands` below it, `arguments` (the kind of each), `many` (the last one repeats),
 `options` (`names`, `takes`: a kind, a list of values, or "" for a flag; `about`, `many`). A kind is `text`, `file`,
-`dir`, `model`, or a kind of row of the store. The first line, for the bare command, has the options of every command in
-`everywhere`.
+`dir`, `model`, `agent_type`, or a kind of row of the store. The first line, for the bare command, has the options of
+every command in `everywhere`, and the known names of a kind in `names`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
 import click
 
+from callboard.adapters.extensions.discovery import builtin
 from callboard.cli.commands.options import EVERYWHERE, PERMISSION_MODES
 from callboard.cli.commands.root import cli
 
@@ -31,9 +33,12 @@ _BY_NAME: Mapping[str, str] = MappingProxyType(
         "schedule_id": "schedule",
         "rule_id": "rule",
         "model": "model",
+        "agent_type": "agent_type",
     }
 )
-_BY_METAVAR: Mapping[str, str] = MappingProxyType({"FILE": "file", "PATH": "file"})
+_BY_METAVAR: Mapping[str, str] = MappingProxyType(
+    {**dict.fromkeys(("FILE", "PATH", "JSON|FILE", "FILE:NAME"), "file"), "DIR": "dir"}
+)
 
 
 def shape() -> str:
@@ -57,6 +62,11 @@ def _commands(context: click.Context, path: str) -> Iterator[tuple[str, dict[str
         "options": [_option(option, path) for option in options if option.name not in EVERYWHERE],
     }
     if not path:
+        models = (files("callboard") / "data" / "models.yaml").read_text("utf-8")
+        description["names"] = {
+            "agent_type": sorted(file.stem for file in builtin("agents").glob("*.md")),
+            "model": [line.split('"')[1] for line in models.splitlines() if line.startswith('"')],
+        }
         description["everywhere"] = [_option(option, path) for option in options if option.name in EVERYWHERE]
     yield path, description
     for name in names:
@@ -80,7 +90,12 @@ def _kind(param: click.Parameter, path: str) -> str | list[str]:
         return list(PERMISSION_MODES)
     if param.name == "name" and path.startswith("team "):
         return "agent"
-    return _BY_NAME.get(param.name or "") or _BY_METAVAR.get(param.metavar or "", "text")
+    if (param.name == "agent" and path in {"", "run"}) or path == "agents show":
+        return "agent_type"
+    metavar = param.metavar or ""
+    if "|" in metavar and metavar.islower():
+        return metavar.split("|")
+    return _BY_NAME.get(param.name or "") or _BY_METAVAR.get(metavar, "text")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ unknown to it.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +55,7 @@ def _complete(at: int, arguments: Sequence[str]) -> None:
     """Answer a completion script: the number of the word under the cursor, and the words from the command's name on."""
     try:
         shape = json.loads((files("callboard") / "data" / "commands.json").read_text("utf-8"))
-        offer = offered(shell_words(arguments, at), shape, _names)
+        offer = offered(shell_words(arguments, at), shape, partial(_names, shape[""]["names"]))
     except (OSError, ValueError, LookupError):
         return  # an error text would appear in the shell's line
     terminal = Terminal(sys.stdout, sys.stderr)
@@ -61,11 +63,27 @@ def _complete(at: int, arguments: Sequence[str]) -> None:
     terminal.close()
 
 
-def _names(kind: str, values: Mapping[str, str]) -> Sequence[Choice]:
+def _names(known: Mapping[str, Sequence[str]], kind: str, values: Mapping[str, str]) -> Sequence[Choice]:
+    """Return the names of a kind. `known`: names that do not depend on the workspace, by kind."""
+    folder = Path(values.get("dir") or ".")
     if kind == "model":
-        return [("rehearsal:", "a scenario file"), ("cassette:", "a recorded session")]
-    rows = glance(Path(values.get("dir") or "."), kind, values.get("session", ""))
+        return [*((name, "") for name in known[kind]), ("rehearsal:", "scenario file"), ("cassette:", "recorded session")]
+    if kind == "agent_type":
+        return [*_own_types(folder), *((name, "bundled") for name in known[kind])]
+    rows = glance(folder, kind, values.get("session", ""))
     return [choice for row in rows for choice in _choices(kind, row)]
+
+
+def _own_types(workspace: Path) -> Iterator[Choice]:
+    """Return the agent types that files of the workspace or the user define. Raises `OSError`."""
+    home = Path.home()
+    own = Path(os.environ.get("XDG_CONFIG_HOME", "").strip() or home / ".config") / "callboard"
+    for folder in (workspace / ".callboard", own, workspace / ".claude", home / ".claude"):
+        for file in sorted((folder / "agents").rglob("*.md"))[:_MOST_FILES]:
+            with file.open("rb") as stream:
+                name = _NAME.search(stream.read(_FRONT_BYTES).decode(errors="replace"))
+            if name is not None:
+                yield name[1], str(file)
 
 
 def _choices(kind: str, row: NamedRow) -> Sequence[Choice]:
@@ -96,6 +114,10 @@ Ask = Callable[[str, Mapping[str, str]], Sequence[Choice]]
 `session`, `dir`."""
 Shape = Mapping[str, Any]
 
+_NAME = late_pattern(r"(?m)^name: *[\"']?([\w:-]+)")
+_FRONT_BYTES = 2_000
+"""Bytes of a file in which its name is sought."""
+_MOST_FILES = 200
 _SAFE = late_pattern(r"[\w.:@/+=,-]+")
 """Words that need no quotes in any shell. Others are not offered."""
 _ABOUT = 60

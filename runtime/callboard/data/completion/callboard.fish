@@ -10,11 +10,17 @@ function __callboard_complete
     if string match -q -- '--*=*' $current
         set start (string replace -r '=.*' '=' -- $current)
     end
+    set -l path (string replace -r '^(--[^=]*=)?((rehearsal|cassette):)?' '' -- "$current")
+    set -l before_path (string replace -r -- (string escape --style=regex -- "$path")'$' '' "$current")
     switch "$told[1]"
         case file
-            __fish_complete_path (string replace -r '^--[^=]*=' '' -- "$current")
+            for name in (__fish_complete_path "$path")
+                echo "$before_path$name"
+            end
         case dir
-            __fish_complete_directories (string replace -r '^--[^=]*=' '' -- "$current")
+            for name in (__fish_complete_directories "$path")
+                echo "$before_path$name"
+            end
         case '*'
             for line in $told[2..-1]
                 echo "$start$line"
