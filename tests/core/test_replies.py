@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as hy
 from tests.core.agent.agent_states import Life
 
-from callboard.core.replies import ReplyText
+from callboard.core.replies import ReplyText, reply_text
 from callboard.types import events as ev
 from callboard.types.messages import Edit
 
@@ -25,6 +25,28 @@ def test_the_parts_of_a_text_that_was_cut_anywhere_are_that_text(text: str, cuts
     assert "".join(said.text.split()) == "".join(text.split()) or (not text.strip() and "earlier" in said.text)
     if all(part.strip() for part in parts):
         assert said == ReplyText(text.strip())
+
+
+def test_a_text_with_citations_is_one_text_although_it_has_several_blocks() -> None:
+    passage = {"type": "web_search_result_location", "url": "https://example.org", "cited_text": "5 km"}
+    blocks = (
+        text("I look it up."),
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+        text("It is "),
+        text("5 km", [passage]),
+        text(", so you can walk."),
+        text("Shall I go on?"),
+    )
+    assert reply_text(blocks) == "I look it up.\nIt is 5 km, so you can walk.\nShall I go on?"
+    assert ReplyText().after(blocks, "end_turn").text == reply_text(blocks)
+    assert (
+        reply_text((text("", [passage]), {"type": "thinking", "thinking": "5"}, text("a"), text(""), text("b")))
+        == "a\nb"
+    )
+
+
+def text(words: str, citations: list[object] | None = None) -> dict[str, object]:
+    return {"type": "text", "text": words, "citations": citations}
 
 
 def test_a_new_reply_is_not_joined_to_one_that_is_whole() -> None:

@@ -28,13 +28,28 @@ class ReplyText:
 
     def after(self, blocks: Sequence[Json], stop_reason: str, trimmed: str = "") -> ReplyText:
         """Return the text with one more reply. `trimmed`: whitespace that was cut from its end."""
-        new = "\n".join([str(block.get("text", "")) for block in blocks if block.get("type") == "text"])
+        new = reply_text(blocks)
         text = (new.strip() or self.text) if self.seam is None else f"{self.text}{self.seam}{new}".strip()
         if not new.strip():
             return ReplyText(text, self.seam if _is_part(stop_reason) else None)
         if not _is_part(stop_reason):
             return ReplyText(text)
         return ReplyText(text, trimmed if stop_reason == "max_tokens" else "\n")
+
+
+def reply_text(blocks: Sequence[Json]) -> str:
+    """Return the text of a reply. Its text blocks are separate lines, except those of one text with citations.
+
+    The service cuts a text at each cited passage, in the middle of a sentence.
+    """
+    text = ""
+    cited = [block.get("type") == "text" and bool(block.get("citations")) for block in blocks]
+    for number, block in enumerate(blocks):
+        piece = str(block.get("text") or "") if block.get("type") == "text" else ""
+        after_text = number > 0 and blocks[number - 1].get("type") == "text"
+        goes_on = after_text and (cited[number - 1] or cited[number])
+        text += f"\n{piece}" if text and piece and not goes_on else piece
+    return text
 
 
 def _is_part(stop_reason: str) -> bool:

@@ -25,11 +25,11 @@ from callboard.cli.terminal.frame import broken, echoed
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
 from callboard.cli.views.agents import AgentEnd, ended_line, tokens_of
-from callboard.cli.views.events import mail_line, text_of
+from callboard.cli.views.events import mail_line
 from callboard.core.agent.state import AgentState
 from callboard.core.context.summary.folding import text_of as placed_text
 from callboard.core.keys import subagent_suffix
-from callboard.core.replies import ReplyText
+from callboard.core.replies import ReplyText, reply_text
 from callboard.ports.environment import Interest
 from callboard.ports.model import Delta
 from callboard.ports.notifier import Notifier
@@ -221,7 +221,7 @@ class LiveScreen(Screen):
         """
         match event:
             case ModelReplied() | ReplyInterrupted() if agent in self._answering:
-                self._answers[agent] = text_of(event.blocks) if isinstance(event, ModelReplied) else event.text
+                self._answers[agent] = reply_text(event.blocks) if isinstance(event, ModelReplied) else event.text
                 return output
             case ModelReplied() | ReplyInterrupted():
                 return None
@@ -297,8 +297,7 @@ class LiveScreen(Screen):
             case AgentResumed() if agent == "lead":
                 return self._resumed(super()._lines(agent, event, calls))
             case ModelReplied():
-                text = text_of([item for item in event.blocks if item.get("type") == "text" and item.get("text")])
-                return self._remaining(agent, text)
+                return self._remaining(agent, reply_text(event.blocks))
             case ReplyInterrupted():
                 remaining = self._remaining(agent, event.text)
                 mark = Line("[interrupted]", "warn", "" if remaining else agent)

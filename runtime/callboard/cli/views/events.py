@@ -23,6 +23,7 @@ from callboard.core.budgets.tree import exhausted, used_up
 from callboard.core.call_words import input_words, relative_paths
 from callboard.core.keys import count_words
 from callboard.core.recovery.refused_blocks import LEFT_OUT
+from callboard.core.replies import reply_text
 from callboard.types.events import (
     AgentCrashed,
     AgentResumed,
@@ -211,7 +212,7 @@ def _stop_asked(agent: str, event: StopAsked) -> Block:
 
 
 def _replied(agent: str, event: ModelReplied) -> Block | None:
-    text = "\n".join(str(item["text"]) for item in event.blocks if item.get("type") == "text" and item.get("text"))
+    text = reply_text(event.blocks)
     return block(text.strip("\n"), name=agent) if text.strip() else None
 
 

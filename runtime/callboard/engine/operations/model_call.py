@@ -28,6 +28,7 @@ from callboard.core.mcp.catalog import unwrapped
 from callboard.core.rate_limits.key_state import TEST_INTERVAL, count_limiter_name
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import grows, is_too_long, model_in_use, next_output_limit, output_limit
+from callboard.core.replies import reply_text
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.budgets.budgets import reached
 from callboard.engine.rate_limits.limiter import JOURNALLED_WAIT, priority_of
@@ -274,7 +275,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         fault = Fault(kind="too_long", type=reply.stop_reason, message=full, usage=usage, may_bill=True)
         # Shown to the user if the turn ends with it
         # (test_the_text_of_a_reply_that_a_full_window_cut_is_kept_if_the_turn_ends_by_it).
-        text = "\n".join(str(block.get("text", "")) for block in reply.blocks if block.get("type") == "text").strip()
+        text = reply_text(reply.blocks).strip()
         await agent.record(call_failed(agent, call, fault).model_copy(update={"text": text}))
         return
     blocks = list(reply.blocks)
