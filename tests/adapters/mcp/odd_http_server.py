@@ -105,6 +105,9 @@ class OddHandler(http.server.BaseHTTPRequestHandler):
         if what in ("huge", "wrong form"):
             self._result(number, _content("y" * 40_000_000) if what == "huge" else "text")
             return
+        if what in ("batch", "batch in events", "another id", "error without an id", "in lines"):
+            self._answer_loosely(number, what)
+            return
         if what in ("half an emoji", "no UTF-8"):
             other = rb"\ud83d" if what == "half an emoji" else b"\xf0\x9f"
             self._plain(200, _answered(number, f"{what} 😀").replace("😀".encode(), other))
@@ -115,6 +118,26 @@ class OddHandler(http.server.BaseHTTPRequestHandler):
         for byte in half:
             self.wfile.write(bytes([byte]))
         self.close_connection = True
+
+    def _answer_loosely(self, number: object, what: str) -> None:
+        """Answer in a batch, with another id, without an id, or in several lines."""
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "result": _content(what)}
+        log = {"level": "info", "data": "a line of the log"}
+        batch = [answer, {"jsonrpc": "2.0", "method": "notifications/message", "params": log}]
+        match what:
+            case "batch":
+                self._plain(200, json.dumps(batch, indent=1).encode())
+            case "batch in events":
+                self._head("text/event-stream")
+                self.wfile.write(f"event: message\ndata: {json.dumps(batch)}\n\n".encode())
+                self.close_connection = True
+            case "another id":
+                self._plain(200, json.dumps(answer | {"id": "x"}).encode())
+            case "error without an id":
+                error = {"code": -32603, "message": what}
+                self._plain(200, json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode())
+            case _:
+                self._plain(200, json.dumps(answer, indent=2).replace("\n", "\r\n").encode())
 
     def _text(self, number: object, text: str) -> None:
         self._result(number, _content(text))

@@ -61,6 +61,16 @@ async def test_an_answer_with_an_invalid_character_arrives(folder: Path, what: s
             assert await answer_to(world, what) == text
 
 
+@pytest.mark.parametrize("what", ["batch", "batch in events", "another id", "error without an id", "in lines"])
+async def test_an_answer_in_a_batch_or_with_another_id_is_the_answer_to_its_request(folder: Path, what: str) -> None:
+    with odd_http() as address, anyio.fail_after(60):
+        async with servers(folder, remote(f"{address}/mcp"), limits=McpLimits(start=30, call=30, idle=30)) as world:
+            began = anyio.current_time()
+            assert what in await answer_to(world, what)
+            assert anyio.current_time() - began < 20
+            assert await world.text("mcp__odd__echo", text="hello") == "hello"
+
+
 @pytest.mark.parametrize("what", ["wrong form", "garbage"])
 async def test_an_answer_that_is_no_message_is_told_in_words(folder: Path, what: str) -> None:
     with odd_http() as address, anyio.fail_after(60):

@@ -127,7 +127,7 @@ async def pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> li
     `refused`: called with a line that is not a message.
     """
     passed: list[types.JSONRPCMessage] = []
-    for part in _parts(line):
+    for part in messages_in(line):
         message: types.JSONRPCMessage | None
         try:
             message = _message_in(part)
@@ -140,14 +140,18 @@ async def pass_on(line: bytes, into: Sent, refused: Callable[[str], None]) -> li
     return passed
 
 
-def _parts(line: bytes) -> list[bytes]:
-    """Return the messages of a batch, which the protocol of 2025-03-26 allows; the line itself if it is no batch."""
+def messages_in(line: bytes) -> list[bytes]:
+    """Return the messages of a batch, answers last; the line itself if it is no batch.
+
+    The protocol of 2025-03-26 allows batches.
+    """
     if not line.lstrip().startswith(b"["):
         return [line]
     try:
         batch: list[object] = json.loads(line)
     except (ValueError, RecursionError):
         return [line]
+    batch.sort(key=lambda message: not (isinstance(message, dict) and "method" in message))
     return [json.dumps(message).encode() for message in batch] or [line]
 
 

@@ -8,6 +8,10 @@ no server behind. Standard error goes to a file of limited size.
 
 A server that cuts a text may write half of an emoji as an escape, or a byte that is not UTF-8. The SDK would refuse
 such a response as a whole, and the call would lose its result, so the faulty character is replaced before.
+
+The SDK reads a response over HTTP as one message, and takes an answer in JSON only with the id of its request. A server
+may send a batch, or an error without an id, for which the call would wait. So JSON is passed on as the events of a
+stream, in which the SDK takes each message, and the first answer as that of its request.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from mcp.shared.message import SessionMessage
 from callboard.adapters.kernel.exits import open_process, signal_process
 from callboard.adapters.mcp.sse import event_streams, status_reason
 from callboard.adapters.mcp.starting import RunsWorkspaceCode, check_code, environment_away, folder_of, words_away
-from callboard.adapters.mcp.stdio import LONGEST, read_lines, write_lines
+from callboard.adapters.mcp.stdio import LONGEST, error_answer, messages_in, read_lines, write_lines
 from callboard.adapters.processes.pids import kill_session, reap
 from callboard.adapters.processes.programs import clean_environment
 from callboard.adapters.system import release
@@ -48,6 +52,10 @@ _ESCAPE = late_pattern(
     re.IGNORECASE | re.DOTALL,
 )
 """Escape in JSON: a pair of surrogates, half of one, or another."""
+_BATCH = late_pattern(rb"^data: ?(\[[^\r\n]*)", re.MULTILINE)
+"""Event with a batch of messages."""
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+_ACCEPTED = 202
 _BOM = b"\xef\xbb\xbf"
 Streams = tuple[Any, Any]
 """Streams that the SDK's dispatcher reads from and writes to."""
@@ -167,6 +175,10 @@ async def remote(
         else:
             body = BoundedBody(body, PACKED if packed else LONGEST)
         response.stream = body if packed else ValidText(body, LONGEST)
+        if not packed and entry.transport == "http" and _answers_in_json(response):
+            response.stream = AnswerEvents(response.stream)
+            response.headers["content-type"] = "text/event-stream"
+            response.encoding = "utf-8"
 
     def refused(text: str) -> None:
         seen.refused += 1
@@ -186,6 +198,13 @@ async def remote(
             transport = streamable_http_client(entry.url, http_client=client, max_sse_event_size=LONGEST)
         async with transport as streams:
             yield streams
+
+
+def _answers_in_json(response: httpx2.Response) -> bool:
+    """Return True for the JSON with which a server takes a message. Refusals stay as they are: the SDK reads them."""
+    kind = response.headers.get("content-type", "").lower()
+    taken = response.status_code in range(200, 300) and response.status_code != _ACCEPTED
+    return taken and response.request.method == "POST" and kind.startswith("application/json")
 
 
 def prepare(entry: ServerEntry, place: ServerEnvironment) -> dict[str, str]:
@@ -390,7 +409,7 @@ class ValidText(httpx2.AsyncByteStream):
         async for data in self._body:
             end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
             if end:
-                yield valid(bytes(held + data[:end]), first=first)
+                yield _BATCH.sub(_separated, valid(bytes(held + data[:end]), first=first))
                 held.clear()
                 first = False
             held += data[end:]
@@ -403,6 +422,31 @@ class ValidText(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._body.aclose()
+
+
+class AnswerEvents(httpx2.AsyncByteStream):
+    """Body of a response that is JSON, passed on as events: one for each of its messages."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        text = bytearray()
+        try:
+            async for data in self._body:
+                text += data
+        except httpx2.StreamError as error:
+            text[:] = error_answer(0, str(error)).model_dump_json(by_alias=True).encode()
+        # Line breaks in JSON are blanks. An empty body is no message either, but would be no event.
+        lines = bytes(text).translate(_BREAKS).strip() or b"null"
+        yield b"".join(b"data: " + message + b"\n\n" for message in messages_in(lines))
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _separated(batch: re.Match[bytes]) -> bytes:
+    return b"\n\n".join(b"data: " + message for message in messages_in(batch[1]))
 
 
 def valid(text: bytes, *, first: bool = False) -> bytes:
