@@ -288,6 +288,10 @@ def answer(message: dict[str, Any]) -> None:
     elif method == "tools/list":
         if MODE in ("empty-cursor", "deaf-to-cursors"):
             send(id=number, result={"tools": tools, "nextCursor": "" if MODE == "empty-cursor" else "more"})
+        elif MODE == "one-page" and params.get("cursor"):
+            send(id=number, error={"code": -32602, "message": "no such cursor"})
+        elif MODE == "one-page":
+            send(id=number, result={"tools": tools, "nextCursor": "more"})
         elif MODE == "endless":
             send(id=number, result={"tools": [{**ECHO, "name": f"t{number}"}], "nextCursor": "again"})
         else:

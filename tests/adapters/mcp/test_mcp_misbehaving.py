@@ -105,6 +105,14 @@ async def test_a_list_ends_at_an_empty_cursor_and_a_page_that_comes_again_counts
             await check_echo(world, "odd")
 
 
+async def test_the_tools_before_a_page_that_is_refused_can_be_used_and_the_refusal_is_told(folder: Path) -> None:
+    with anyio.fail_after(60):
+        async with servers(folder, odd("one-page"), limits=GOOD) as world:
+            assert sorted(world.manager.tools()) == ["mcp__odd__do", "mcp__odd__echo"], status_of(world)
+            assert "only 2 of its tools are known, as page 2 was refused: no such cursor" in status_of(world).why
+            await check_echo(world, "odd")
+
+
 @pytest.mark.slow
 async def test_one_that_ends_after_each_start_is_not_started_for_ever(folder: Path) -> None:
     with anyio.fail_after(180):

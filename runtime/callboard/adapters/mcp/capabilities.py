@@ -57,7 +57,7 @@ async def _tools(
         return []
     seconds = min(limits.call_of(entry.timeout), limits.idle_of(entry.transport, entry.timeout))
     tools: list[ToolDeclaration] = []
-    listed = await mcp_session.listed("tools/list", "tools")
+    listed = await mcp_session.listed("tools/list", "tools", wrong)
     # Checking hundreds of schemas takes time; other tasks run meanwhile.
     for tool in await anyio.to_thread.run_sync(lambda: [declared(entry.name, item, seconds) for item in listed]):
         if tool is None:
@@ -112,7 +112,7 @@ async def _optional(mcp_session: McpSession, kind: str, wrong: list[str]) -> lis
     if not mcp_session.offers(kind):
         return []
     try:
-        return await mcp_session.listed(f"{kind}/list", kind)
+        return await mcp_session.listed(f"{kind}/list", kind, wrong)
     except ServerFailed as error:
         if error.lost:
             raise

@@ -92,12 +92,22 @@ class McpSession:
         except MCPError as error:
             raise failed(error, self.seen) from None
 
-    async def listed(self, method: str, key: str) -> list[Json]:
-        """Return the different objects on all pages of a list. Raises `ServerFailed`."""
+    async def listed(self, method: str, key: str, wrong: list[str]) -> list[Json]:
+        """Return the different objects on all pages of a list.
+
+        If the server refuses a later page, the pages before it count, and `wrong` gets the reason. Raises
+        `ServerFailed`.
+        """
         items: dict[str, Json] = {}
         cursor: object = None
-        for _ in range(MOST_PAGES):
-            page = await self.request(method, {} if cursor is None else {"cursor": cursor})
+        for number in range(1, MOST_PAGES + 1):
+            try:
+                page = await self.request(method, {} if cursor is None else {"cursor": cursor})
+            except ServerFailed as error:
+                if error.lost or cursor is None:
+                    raise
+                wrong.append(f"only {len(items)} of its {key} are known, as page {number} was refused: {error.why}")
+                break
             entries = page.get(key)
             # A server that ignores cursors sends one page again and again, and a tool listed twice would be an error
             # (test_a_list_ends_at_an_empty_cursor_and_a_page_that_comes_again_counts_once).
