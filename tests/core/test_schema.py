@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as hy
 
 from callboard.core.json_schema import check_input, schema_fault
 
@@ -20,7 +23,7 @@ OBJECT = {
 
 
 @pytest.mark.parametrize(
-    ("schema", "given"),
+    ("schema", "value"),
     [
         ({}, object()),
         ({"type": "string"}, ""),
@@ -40,14 +43,54 @@ OBJECT = {
         ({"type": "array", "items": [{"type": "integer"}]}, ["tuples are not checked here"]),
         (OBJECT, {"path": "a", "lines": 9}),
         ({"properties": {"a": {"type": "string"}}}, {"b": 1}),
+        ({"properties": {"a": {"anyOf": [True, {"type": "null"}]}}}, {"a": 1}),
+        ({"patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": False}, {"x-a": "b"}),
     ],
 )
-def test_what_fits_passes(schema: dict[str, Any], given: Any) -> None:
-    assert check_input(schema, given) is None
+def test_what_fits_passes(schema: dict[str, Any], value: Any) -> None:
+    assert check_input(schema, value) is None
+
+
+_NAMES = hy.sampled_from(["a", "b", "x-c"])
+_VALUES: hy.SearchStrategy[Any] = hy.recursive(
+    hy.none() | hy.booleans() | hy.integers(-2, 4) | hy.sampled_from(["", "a", "abc"]) | hy.just(1.5),
+    lambda inner: hy.lists(inner, max_size=2) | hy.dictionaries(_NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+_SCHEMAS: hy.SearchStrategy[Any] = hy.recursive(
+    hy.booleans()
+    | hy.sampled_from(["string", "integer", "number", "object", "array"]).map(lambda kind: {"type": kind}),
+    lambda inner: hy.fixed_dictionaries(
+        {},
+        optional={
+            "properties": hy.dictionaries(_NAMES, inner, max_size=2),
+            "patternProperties": hy.dictionaries(hy.just("^x-"), inner, max_size=1),
+            "additionalProperties": inner,
+            "required": hy.lists(_NAMES, max_size=1),
+            "items": inner,
+            "anyOf": hy.lists(inner, min_size=1, max_size=2),
+            "oneOf": hy.lists(inner, min_size=1, max_size=2),
+            "allOf": hy.lists(inner, min_size=1, max_size=2),
+            "not": inner,
+            "enum": hy.lists(_VALUES, min_size=1, max_size=2),
+            "const": _VALUES,
+            "minimum": hy.integers(-1, 2),
+            "maximum": hy.integers(-1, 2),
+            "minLength": hy.integers(0, 2),
+        },
+    ),
+    max_leaves=6,
+)
+
+
+@given(_SCHEMAS, _VALUES)
+def test_what_fits_a_schema_of_a_server_passes_whatever_keywords_it_has(schema: Any, value: Any) -> None:
+    fault = check_input(schema, value)
+    assert fault is None or not jsonschema.Draft202012Validator(schema).is_valid(value), fault
 
 
 @pytest.mark.parametrize(
-    ("schema", "given", "said"),
+    ("schema", "value", "said"),
     [
         ({"type": "string"}, 3, "`input` must be string, not integer"),
         ({"type": "integer"}, True, "`input` must be integer, not boolean"),
@@ -57,6 +100,9 @@ def test_what_fits_passes(schema: dict[str, Any], given: Any) -> None:
         ({"type": "string"}, None, "`input` must be string, not null"),
         ({"type": "string"}, object(), "`input` must be string, not object"),
         ({"type": "string"}, {1}, "`input` must be string, not set"),
+        ({"properties": {"a": False}}, {"a": 1}, "`a` may not be given"),
+        ({"type": "string", "minLength": 1}, "", "`input` must not be empty"),
+        ({"type": "string", "minLength": 3}, "ab", "`input` must have at least 3 characters"),
         ({"enum": ["a", "b"]}, "c", "`input` must be one of 'a', 'b', not 'c'"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 3, "`input` must be string, not integer"),
         (OBJECT, {}, "input lacks the required field `path`"),
@@ -71,8 +117,8 @@ def test_what_fits_passes(schema: dict[str, Any], given: Any) -> None:
         ({"properties": {"a": {"items": OBJECT}}}, {"a": [{}]}, "a[0] lacks the required field `path`"),
     ],
 )
-def test_what_does_not_fit_is_told_by_its_field(schema: dict[str, Any], given: Any, said: str) -> None:
-    assert check_input(schema, given) == said
+def test_what_does_not_fit_is_told_by_its_field(schema: dict[str, Any], value: Any, said: str) -> None:
+    assert check_input(schema, value) == said
 
 
 @pytest.mark.parametrize(

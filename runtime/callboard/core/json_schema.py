@@ -62,12 +62,14 @@ def all_finite(value: object) -> bool:
     return True
 
 
-def check_input(schema: Json, value: Any, where: str = "input") -> str | None:
+def check_input(schema: Json | bool, value: Any, where: str = "input") -> str | None:
     """Return the error in the input, with the name of the field; None if it is valid."""
+    if isinstance(schema, bool):  # any value fits `true`, and none fits `false`
+        return None if schema else f"`{where}` may not be given"
     kind = _SCALARS.get(value.__class__)
     if kind is not None and schema.get("type") == kind and schema.keys() <= _UNBOUNDED:
         return None
-    options: Sequence[Json] = schema.get("anyOf") or schema.get("oneOf") or ()
+    options: Sequence[Json | bool] = schema.get("anyOf") or schema.get("oneOf") or ()
     if options:
         problems = [check_input(option, value, where) for option in options]
         return None if None in problems else problems[0]
@@ -94,8 +96,8 @@ def _value(schema: Json, value: Any, where: str) -> str | None:
             return f"`{where}` must be at least {schema['minimum']}"
         if "maximum" in schema and value > schema["maximum"]:
             return f"`{where}` must be at most {schema['maximum']}"
-    if isinstance(value, str) and len(value) < int(schema.get("minLength", 0)):
-        return f"`{where}` must not be empty"
+    if isinstance(value, str) and len(value) < (fewest := int(schema.get("minLength", 0))):
+        return f"`{where}` must {'not be empty' if fewest == 1 else f'have at least {fewest} characters'}"
     return None
 
 
@@ -119,10 +121,8 @@ def _fields(schema: Json, fields: Mapping[str, Any], where: str) -> str | None:
     for name, value in fields.items():
         inner = properties.get(name)
         if inner is None:
-            if schema.get("additionalProperties") is False:
+            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
                 return f"`{name}` is no field of this tool; its fields are {', '.join(properties) or '(none)'}"
-            continue
-        if isinstance(inner, bool):  # a schema may be `true`, which any value fits
             continue
         problem = check_input(inner, value, name if where == "input" else f"{where}.{name}")
         if problem:
