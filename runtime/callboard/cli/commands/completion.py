@@ -67,7 +67,11 @@ def _names(known: Mapping[str, Sequence[str]], kind: str, values: Mapping[str, s
     """Return the names of a kind. `known`: names that do not depend on the workspace, by kind."""
     folder = Path(values.get("dir") or ".")
     if kind == "model":
-        return [*((name, "") for name in known[kind]), ("rehearsal:", "scenario file"), ("cassette:", "recorded session")]
+        return [
+            *((name, "") for name in known[kind]),
+            ("rehearsal:", "scenario file"),
+            ("cassette:", "recorded session"),
+        ]
     if kind == "agent_type":
         return [*_own_types(folder), *((name, "bundled") for name in known[kind])]
     rows = glance(folder, kind, values.get("session", ""))
