@@ -31,6 +31,8 @@ async def test_a_session_shows_who_waits_for_whom_and_what_blocks_each_task() ->
         assert text.count("<li>") == 4, "each wait is listed"
         assert '<a href="#task-task_3">Mend part 3</a>' in text
         assert "make test" in text
+        assert text.count("You cannot answer it.") == 3
+        assert text.count("reads your answer later") == 1, "only agent-004 asks the person"
         heads = ("Ready", "Waits", "In progress", "Completed", "Failed")
         assert all(f"<h3>{head} " in text for head in heads)
 

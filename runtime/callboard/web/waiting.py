@@ -82,11 +82,16 @@ def request_card(row: OpenRequest, viewer: Viewer, *, alone: bool = False) -> El
             moment(request.created_at),
         ],
         _deadline(request),
-        None if row.hosted else h.p(".about.warn")["No process hosts its session: the agent reads your answer later."],
+        None if row.hosted else h.p(".about.warn")[_without_host(request)],
         shown_lines(frame.body) if frame.body else None,
         [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in frame.about if line.text.strip()],
         _answers(row, frame, viewer),
     ]
+
+
+def _without_host(request: Request) -> str:
+    later = ": the agent reads your answer later" if "person" in request.may_answer else ""
+    return f"No process hosts its session{later}."
 
 
 def _session_link(row: OpenRequest) -> Element:
