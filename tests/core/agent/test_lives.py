@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hy
-from tests.core.agent.agent_states import Life, done, judged, settled, started
+from tests.core.agent.agent_states import Life, done, finished, judged, settled, started
 from tests.core.agent.lives_told import Change, changes, from_seed, lived
 
 from callboard.core.agent.state import without_history
@@ -142,6 +142,14 @@ TOLD = (
         judged(prompted().called("bash", "task").on(ev.ApprovalNeeded, call="c1", request_id="req_1"), "c2"), "c2"
     ).on(ev.AnswerTaken, request_id="req_1", kind="permission", status="rejected"),
     asking().on(ev.AnswerTaken, request_id="req_1", kind="permission", status="approved"),
+    # the result of one call settles it, while another call waits for an answer
+    finished(
+        started(
+            judged(prompted().called("bash", "read").on(ev.ApprovalNeeded, call="c1", request_id="req_1"), "c2"), "c2"
+        ),
+        "c2",
+        settled=True,
+    ),
     judged(
         prompted().called("bash", "bash").on(ev.ApprovalNeeded, call="c1", request_id="req_1"), "c2", verdict="deny"
     ),

@@ -21,8 +21,8 @@ states are those of the last host, and `team` says so.
     starting   idle       AgentResumed
     starting   stopping   EnvelopeReceived, StopAsked, AgentResumed
     starting   crashed    AgentCrashed
-    working    waiting    ApprovalNeeded, CallJudged, ToolStarted, ToolSettled, ResultsMerged, AnswerTaken,
-                          RetryPlanned, WaitBegan, ContextEdited, SummaryFailed, TurnEnded
+    working    waiting    ApprovalNeeded, CallJudged, ToolStarted, ToolFinished, ToolSettled, ResultsMerged,
+                          AnswerTaken, RetryPlanned, WaitBegan, ContextEdited, SummaryFailed, TurnEnded
     working    idle       TurnEnded, ContextEdited, SummaryFailed
     working    starting   AgentCrashed
     working    crashed    AgentCrashed
