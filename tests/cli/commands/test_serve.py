@@ -160,6 +160,34 @@ def add_asking(command: Command, *options: str) -> None:
     assert command.run_inline("cron", "add", "@yearly", "Look", *words, *options).code == 0
 
 
+DELEGATING = """
+agents:
+  lead:
+    - reply: [{tool_use: {name: task, input: {description: Look, prompt: Look at it, agent_type: general}}}]
+    - {when: {result_of: task}, latency_ms: LATENCY, reply: Looked.}
+  'general-*':
+    - {reply: [{tool_use: {name: bash, input: {command: touch roof.txt}}}]}
+    - {reply: It was not allowed., repeat: forever}
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_denied_calls_of_the_subagents_of_a_fire_are_in_its_history(command: Command, killed: bool) -> None:
+    model = command.scenario(DELEGATING.replace("LATENCY", "5000" if killed else "0"))
+    assert command.run_inline("cron", "add", "@yearly", "Look", "--name", "roof", "--model", model).code == 0
+    assert command.run_inline("config", "set", "-g", "ask.deadline", "1").code == 0
+    assert command.run_inline("cron", "run", "roof").code == 0
+    if killed:
+        with started(command, "serve") as host:
+            host.wait_for("is expired")
+            until(lambda: "It was not allowed." in command.run("team", "ended").out, "the subagent has ended")
+            host.signal(signal.SIGKILL)
+    served = command.run("serve", "--once")
+    assert "done after" in served.err
+    (fire,) = json.loads(command.run_inline("cron", "history", "--json").out)
+    assert (fire["outcome"], fire["why"]) == ("done", "1 call was denied: nobody answered in time; Looked.")
+
+
 def test_requests_of_the_session_that_cron_add_creates_wait_for_a_person(command: Command) -> None:
     add_asking(command)
     assert command.run_inline("config", "set", "-g", "ask.deadline", "1").code == 0

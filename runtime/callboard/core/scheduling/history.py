@@ -181,15 +181,27 @@ def _turn(course: FireProgress, event: ev.Event) -> FireProgress:
             return _ended(course, event.at, "stopped", event.result)
         case ev.AgentCrashed() if event.again_at is None:
             return _ended(course, event.at, "crashed", "its agent crashed again and again, and is parked")
-        case ev.AnswerTaken(kind="permission") if event.void or event.status != "approved":
-            return _denied(course, event.void or event.reason or event.status)
-        case ev.CallJudged(verdict="deny", why=reason) if reason.startswith(DENIED):
-            return _denied(course, reason.removeprefix(DENIED).strip())
+        case ev.AnswerTaken() | ev.CallJudged():
+            return with_denial(course, event)
         case ev.CallFailed() if event.purpose == "turn":
             return replace(course, unserved=event.fault.kind in SERVICE)
         case ev.ModelReplied() | ev.ReplyDropped():
             used = course.used.plus(amount_of(event.usage)) if course.own else course.used
             return replace(course, used=used, unserved=False)
+        case _:
+            return course
+
+
+def with_denial(course: FireProgress, event: ev.Event) -> FireProgress:
+    """Return the course after a record of the fire's agent, or of one that its turn started: its denied calls count.
+
+    The same object if no call was denied.
+    """
+    match event:
+        case ev.AnswerTaken(kind="permission") if event.void or event.status != "approved":
+            return _denied(course, event.void or event.reason or event.status)
+        case ev.CallJudged(verdict="deny", why=reason) if reason.startswith(DENIED):
+            return _denied(course, reason.removeprefix(DENIED).strip())
         case _:
             return course
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from callboard.core.budgets.tree import Amount
+from callboard.core.budgets.tree import Amount, fire_of, path
 from callboard.core.decoding import read_value
 from callboard.core.keys import fire_key, fires_prefix, journal, schedule_key
 from callboard.core.scheduling import paused
@@ -33,9 +33,10 @@ from callboard.core.scheduling.history import (
     running,
     schedule_after,
     unended,
+    with_denial,
 )
 from callboard.engine.awake_time import AwakeTime
-from callboard.engine.recall import events_of
+from callboard.engine.recall import events_of, first_spec
 from callboard.engine.runtime import SessionRuntime
 from callboard.engine.scheduling.fire import ending, note_for_lead, sent
 from callboard.ports.store import Delete, Put, Row, Write
@@ -200,21 +201,48 @@ class OpenFires:
             for event in await events_of(
                 self._runtime.services.store, journal(self._runtime.session, fire.agent, life)
             ):
-                if course.stage == "ended":
-                    return course
-                course = course_after(course, event) if type(event) in _FIRE_EVENTS else course
+                if course.stage != "ended" and type(event) in _FIRE_EVENTS:
+                    course = course_after(course, event)
+        return await self._with_denials_below(fire, course)
+
+    async def _with_denials_below(self, fire: Fire, course: FireProgress) -> FireProgress:
+        """Return the course with the denied calls of the agents that the fire's turn started, from their journals."""
+        store = self._runtime.services.store
+        session = self._runtime.session
+        for row in self._runtime.rows.agents():
+            if row.name == fire.agent or row.created_at < fire.at:
+                continue
+            try:
+                spec = await first_spec(store, session, row)
+            except SessionUnreadable:
+                continue  # the agent is reported when it is opened
+            if spec.charged_to != fire_of(course.envelope):
+                continue
+            for event in await events_of(store, journal(session, row.name, row.incarnation)):
+                course = with_denial(course, event)
         return course
 
     def _handle_event(self, agent: str, event: ev.Event) -> None:
         """Apply a record of an agent to its open fires."""
         for open_fire in self._open.values():
-            if open_fire.fire.agent != agent or open_fire.course is None or open_fire.course.stage == "ended":
+            if open_fire.course is None or open_fire.course.stage == "ended":
+                continue
+            if open_fire.fire.agent != agent:
+                open_fire.course = self._after_event_below(open_fire.course, agent, event)
                 continue
             course = course_after(open_fire.course, event)
             moved = course.stage != open_fire.course.stage
             open_fire.course = course
             if moved:
                 self._moved()
+
+    def _after_event_below(self, course: FireProgress, agent: str, event: ev.Event) -> FireProgress:
+        """Return the course after a record of another agent, whose denied calls count if the fire's turn started it."""
+        denied = with_denial(course, event)
+        if denied is course:
+            return course
+        started_by = {node.name for node in path(self._runtime.budgets.tree, agent)}
+        return denied if fire_of(course.envelope) in started_by else course
 
     def puts(self, *fires: Fire) -> list[Write]:
         """Return the writes of new or changed fires."""
@@ -405,7 +433,7 @@ class FireSettler:
 
     def _usage(self, fire: Fire, course: FireProgress) -> Amount:
         """Return the usage of the turn and of the known agents that it started."""
-        node = self._runtime.budgets.tree.get(f"fire:{envelope_id(fire)}")
+        node = self._runtime.budgets.tree.get(fire_of(course.envelope))
         return node.spent if node is not None and node.spent.steps > course.used.steps else course.used
 
     def _retry_is_due(self, fire: Fire, now: float) -> bool:
