@@ -18,15 +18,17 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease, queue_key, schedule_key
 from callboard.core.scheduling.due import EXPIRED
+from callboard.core.scheduling.history import FireProgress, ended
 from callboard.engine.commands import queueing
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
 from callboard.sessions.fleet import drain_in
 from callboard.sessions.inspect.hosts import ABOUT_TO_TAKE, read_hosts
 from callboard.sessions.inspect.inspector import handle_of
+from callboard.sessions.serve_options import fire_line, local_time
 from callboard.types.errors import StoreBusy
 from callboard.types.records import HostAbout, HostRow
-from callboard.types.schedules import Schedule
+from callboard.types.schedules import Fire, Schedule
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +61,18 @@ async def test_a_session_that_a_budget_ended_says_how_to_continue(here: ServingH
     (text,) = here.texts("left")
     assert text.startswith("it ended with exit code 5: the budget of model calls of the session is used up")
     assert text.endswith(f"; raise the budget, then `callboard resume {session}` continues it")
+
+
+def test_the_line_of_a_retry_names_the_try_once_and_the_next_one() -> None:
+    schedule = Schedule(id="cron_roof", cron="@daily", prompt="Look.", retries=1)
+    fire_id = "schedule:cron_roof:1"
+    sent = Fire(id=fire_id, session="s", schedule="cron_roof", nominal=0.0, at=0.0, outcome="running", agent="lead")
+    course = FireProgress("env", "ended", own=True, began_at=1.0, ended_at=2.0, reason="failed", why="no roof " * 40)
+    line = fire_line(ended(sent, course, schedule), "s")
+    assert line is not None
+    assert (line.kind, line.text.count("try 1")) == ("retry", 1)
+    assert line.text.startswith(f"due {local_time(0.0)}: try 1 failed: no roof")
+    assert line.text.endswith("; the next follows in 1 min")
 
 
 ASKS = """

@@ -71,7 +71,8 @@ def fire_line(fire: Fire, session: str) -> LogLine | None:
     line = partial(LogLine, session=session, schedule=fire.schedule)
     due = f"due {local_time(fire.nominal)}"
     if fire.outcome in UNFINISHED and fire.ended_at is not None:
-        return line("retry", f"try {fire.attempt} failed, {due}{suffix}", details=details)
+        # In full: it names the try, and ends with the time of the next one.
+        return line("retry", f"{due}: {' '.join(fire.why.split())}", details=details)
     if fire.outcome in UNFINISHED:
         return line("fire", due, details=details)
     if fire.outcome in _LATE:
