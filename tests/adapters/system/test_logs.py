@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -110,6 +112,43 @@ def test_a_log_that_is_full_gets_another_name_and_a_few_are_kept(
     lines = [int(line) for name in reversed(names) for line in (path.parent / name).read_text().split()]
     assert max(lines) == 59
     assert len(lines) == len(set(lines))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with 8 kB, and room for one file."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k,nr_inodes=2", "none", str(place)]
+    if (done := subprocess.run(mount, check=False, capture_output=True, text=True)).returncode:
+        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def give_room(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=1m,nr_inodes=20", str(disk)], check=True)
+
+
+def test_a_log_that_gets_no_new_file_on_a_full_disk_goes_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 200)
+    with log_file(disk / "s.jsonl") as file:
+        for number in range(20):
+            if number == 10:
+                give_room(disk)
+            file.put(b"%050d\n" % number)
+    numbers = [int(line) for path in disk.iterdir() for line in path.read_text().split()]
+    assert sorted(numbers) == list(range(20))
+
+
+def test_a_line_that_a_full_disk_cuts_off_spoils_no_other(disk: Path) -> None:
+    with log_file(disk / "s.jsonl") as file:
+        for letter in (b"a", b"b", b"c", b"d"):
+            file.put(letter * 2_999 + b"\n")
+        give_room(disk)
+        file.put(b"e" * 2_999 + b"\n")
+    whole = [line[0] for line in (disk / "s.jsonl").read_text().splitlines() if len(line) == 2_999]
+    assert whole == ["a", "b", "e"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -185,6 +185,8 @@ class LogFile:
         self._lock = threading.Lock()  # worker threads also log
         self._path = path
         self._size = 0
+        self._is_torn = False
+        """True if the last line was cut off, because the disk was full in the middle of it."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._open()
@@ -247,8 +249,11 @@ class LogFile:
             self._copy_to = None  # its reader is gone
         if self._descriptor is None or not lines:
             return
+        content = b"\n" * self._is_torn + b"".join(lines)
         try:
-            self._size += os.write(self._descriptor, b"".join(lines))
+            written = os.write(self._descriptor, content)
+            self._is_torn = written < len(content)
+            self._size += written
             if self._size > LARGEST:
                 self._rotate()
         except OSError:
@@ -263,9 +268,10 @@ class LogFile:
             for older, newer in reversed(list(pairwise(names))):
                 if older.exists():
                     older.replace(newer)
-        os.close(self._descriptor)
-        self._descriptor = None
+        # On a full disk this raises: the renamed file goes on, until there is room for a new one.
+        former = self._descriptor
         self._open()
+        os.close(former)
 
     def flush(self) -> None:
         """Do nothing: lines wait only for a moment."""
