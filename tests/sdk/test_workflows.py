@@ -151,6 +151,24 @@ def test_where_one_part_fails_the_others_are_ended_and_the_workflow_can_be_tried
     in_session(work, go)
 
 
+def test_a_part_that_fails_before_the_agents_of_the_others_begin_is_raised_itself(work: Path) -> None:
+    async def part(flow: Workflow, number: int) -> str:
+        if number == 2:
+            raise LookupError("number 2")
+        return await flow.agent("general", f"part {number}")
+
+    @workflow
+    async def flow(flow: Workflow) -> list[str]:
+        return await flow.map([1, 2, 3], part)
+
+    async def go(session: Session) -> None:
+        with pytest.raises(LookupError, match="number 2"):
+            await session.workflow(flow.named("w"))
+        assert [row.status for row in await session.workflows()] == ["failed"]
+
+    in_session(work, go)
+
+
 def test_changed_code_and_other_arguments_are_told_with_the_step(work: Path) -> None:
     def made(text: str) -> AnyWorkflow:
         @workflow(name="flow")

@@ -13,6 +13,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import field
 from functools import reduce
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
@@ -445,10 +446,8 @@ async def ask_person(
         )
     )
     key = request_key(session.id, request.id)
-    try:
+    with suppress(Conflict):  # it was created before the process was cut off: it waits, or is answered
         await session.commit(Put(key, request.encode(), 0))
-    except Conflict:
-        pass  # the question was created before the process was cut off: it waits, or is answered
     return await _answer(session, key, question)
 
 
@@ -570,7 +569,7 @@ async def _done(around: StepContext, work: WorkItem, call: AgentCall, wrongs: li
         return await around.session.work(work)
     except anyio.get_cancelled_exc_class():
         if around.failing:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(UsageError):  # an agent that has not begun does not exist
                 await around.session.command("stop", to=work.agent)
         raise
     finally:
