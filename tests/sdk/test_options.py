@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +44,16 @@ def test_an_id_that_is_no_name_of_a_folder_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="cannot be the id of a session"):
         Session(".", id=value)
     Session(".", id="nightly 2026-11-30")
+
+
+@pytest.mark.parametrize("name", ["agents", "schedules"])
+def test_an_entry_of_another_type_is_refused(name: str) -> None:
+    options: Any = {name: ["0 9 * * *"]}
+    with pytest.raises(UsageError, match=rf"{name}: '0 9 \* \* \*' cannot be an entry: give "):
+        Session(".", **options)
+
+
+def test_a_plugin_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"plugins: .*/reviews is not a folder"):
+        Session(".", plugins=[tmp_path / "reviews"])
+    Session(".", plugins=[tmp_path])

@@ -52,6 +52,11 @@ _LISTS = (
     "mcp",
 )
 """Options whose values are lists; `mcp` may also be a mapping."""
+_ENTRIES: Mapping[str, tuple[type[Any], str]] = {
+    "agents": (Agent, "give an `Agent`, or a function with `@agent()`; agents of files need no entry"),
+    "schedules": (Schedule, "give what `schedule(...)` returns"),
+}
+"""Options -> the type of their entries, and what to write."""
 _LONGEST_ID = 200
 """Most bytes of a session's id."""
 
@@ -166,7 +171,7 @@ def session_request(
         mcp=McpOptions(config=_servers(chosen.get("mcp", ())), wait=True),
         extensions=ExtensionOptions(
             agents=agent_files(agents, names, [tool.name for tool in shared]),
-            plugins=tuple(Path(folder) for folder in chosen.get("plugins", ())),
+            plugins=tuple(_folder(folder) for folder in chosen.get("plugins", ())),
             tools=tuple(InProcessTool(tool, threads) for tool in tools),
             own=tuple(tool.name for tool in shared),
             hook_functions=tuple(_a_hook(function) for function in chosen.get("hooks", ())),
@@ -188,6 +193,10 @@ def _check_lists(chosen: SessionKeywords) -> None:
         value: object = chosen.get(name, ())
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise UsageError(f"{name}: give a list, as in {name}=[...], not {value!r:.80}")
+        kind, advice = _ENTRIES.get(name, (object, ""))
+        for entry in cast("Iterable[object]", value):
+            if not isinstance(entry, kind):
+                raise UsageError(f"{name}: {entry!r:.80} cannot be an entry: {advice}")
 
 
 def _check_id(value: str) -> None:
@@ -216,6 +225,14 @@ def _a_tool(value: object) -> AnyTool:
     if not isinstance(value, FunctionTool):
         raise UsageError(f"{value!r} is not a tool: decorate the function with `@tool`")
     return cast("AnyTool", value)
+
+
+def _folder(folder: str | Path) -> Path:
+    """Return the path of a plugin. Raises `UsageError` if it is no folder: a program reads no note about it."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise UsageError(f"plugins: {path} is not a folder")
+    return path
 
 
 def _a_hook(function: Callable[..., Any]) -> Callable[..., Any]:
