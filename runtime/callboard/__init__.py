@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from callboard.sdk.results import Result
     from callboard.sdk.schedules import schedule
     from callboard.sdk.session import Session
-    from callboard.sdk.tools import Image, Tool, ToolContext, ToolResult, tool
+    from callboard.sdk.tools import FunctionTool as Tool
+    from callboard.sdk.tools import Image, ToolContext, ToolResult, tool
     from callboard.sdk.workflows.decorator import workflow
     from callboard.sdk.workflows.run import Workflow
     from callboard.types.hook_answers import AddContext, Allow, Ask, Deny
