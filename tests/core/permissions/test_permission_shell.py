@@ -534,3 +534,11 @@ def test_a_git_command_is_not_said_to_do_what_it_does_not(command: str, workspac
     why = judged(command, workspace).why
     assert "changes the repository" not in why or "or may" in why
     assert not why.endswith("talks to another repository")
+
+
+@pytest.mark.parametrize(
+    ("command", "letter"),
+    [("git checkout -b x", "E"), ("git clean -n", "E"), ("git checkout .", "D"), ("git clean -fd", "D")],
+)
+def test_a_question_says_that_git_can_delete_work_only_if_it_can(command: str, letter: str, workspace: Path) -> None:
+    assert judged(command, workspace).rule == letter

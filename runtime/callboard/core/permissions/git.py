@@ -103,6 +103,8 @@ _FIRST: Mapping[str, frozenset[str]] = {
     "remote": frozenset(("get-url",)),
 }
 """Subcommands that only list if their first word is one of these."""
+_DELETES_NOTHING = frozenset((("checkout", "-b"), ("checkout", "--orphan"), ("clean", "-n"), ("clean", "--dry-run")))
+"""First two words of commands that delete nothing, although the subcommand can."""
 _SECRET_CONFIG = late_pattern(r"(?i)extraheader|token|pass|oauth|secret|credential|insteadof|url|proxy|cookie")
 
 
@@ -127,7 +129,7 @@ def git_effects(command: ProgramWords) -> Iterator[Effect]:
         yield from _within(folder, _reading(subcommand, arguments))
     elif subcommand in _REMOTE or (subcommand in ("remote", "submodule", "archive")):
         yield Risk("N", f"`git {subcommand}` {_REASONS.get(subcommand, 'talks to another repository')}")
-    elif subcommand in _DESTROYS:
+    elif subcommand in _DESTROYS and tuple(arg.text for arg in args[:2]) not in _DELETES_NOTHING:
         yield Risk("D", f"`git {subcommand}` can delete work")
     else:
         yield Risk("E", f"`git {subcommand}` {_REASONS.get(subcommand, 'changes the repository, or may')}")
