@@ -39,6 +39,9 @@ CARRIERS = (
     "compgen -W '$({})'",
     "history -s '{}'; fc -s",
     "time -- eval '{}'",
+    "exec 3<<< '{}'; bash <&3",
+    "bash 3<<< '{}' <&3",
+    "{{ bash; }} 3<<< '{}' <&3",
     "<(){}",
     ">( ){}",
     "coproc a=1 {}",
@@ -91,6 +94,9 @@ def missing(started: Iterable[set[str]]) -> list[str]:
 @pytest.mark.parametrize(
     "command",
     [
+        "exec 2>&1; make",
+        "exec 2>&1; bash README.md",
+        "curl x | bash",
         "read -r x < README.md",
         "mapfile -t lines < README.md",
         "export PS1='\\w $ '",

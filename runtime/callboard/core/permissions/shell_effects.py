@@ -69,6 +69,7 @@ from callboard.core.permissions.wrappers import (
     peel,
     prints_nothing,
     reads_itself,
+    reads_unknown,
     script_of_shell,
     shared_input,
     starts_others,
@@ -113,11 +114,12 @@ def analysis_in(facts: CallFacts, source: str, hard_rules: HardRules) -> Analysi
 
 
 def _plumbing(scripts: Iterable[Parsed]) -> tuple[frozenset[str], bool]:
-    """Return the names of all functions in the scripts, and True if `exec` could redirect the input."""
+    """Return the names of all functions in the scripts, and True if `exec` or `<&3` could redirect the input."""
     nodes = [node for script in scripts if isinstance(script, Script) for node in walk(script.nodes)]
     functions = frozenset(node.name for node in nodes if isinstance(node, Function))
-    simple = (node for node in nodes if isinstance(node, Simple) and node.redirects)
-    return functions, any("exec" in name_of(word) for node in simple for word in node.words)
+    redirected = [node for node in nodes if isinstance(node, Simple | Group) and node.redirects]
+    by_exec = any("exec" in name_of(word) for node in redirected for word in node.words)
+    return functions, by_exec or any(redirect.op == "<&" for node in redirected for redirect in node.redirects)
 
 
 @dataclass(slots=True)
@@ -454,6 +456,8 @@ class _Reader:
             return
         shell_script = script_of_shell(base, args, stdin)
         effects += shell_script.effects
+        if self.rewired and reads_unknown(base) in shell_script.effects:
+            effects.append(replace(reads_unknown(base), letter="L", ease="person"))
         if shell_script.script is not None:
             parsed = self.scripts.get(shell_script.script)
             if shell_script.from_input and isinstance(parsed, Script) and reads_itself(parsed):

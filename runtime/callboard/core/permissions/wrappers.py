@@ -304,10 +304,15 @@ def script_of_shell(shell: str, args: Sequence[Arg], stdin: str | None) -> Shell
         if source != "0":
             return ShellScript(None, tuple(effects) if source is None else (*effects, unknown))
     if stdin is None:
-        return ShellScript(None, (*effects, Risk("X", f"`{shell}` runs what it reads")))
+        return ShellScript(None, (*effects, reads_unknown(shell)))
     if "\\" in stdin:  # shells treat escapes of `echo` differently: deny if one reading is bad, never allow
         effects.append(Risk("X", f"what `{shell}` reads holds escapes"))
     return ShellScript(stdin, tuple(effects), from_input=True)
+
+
+def reads_unknown(shell: str) -> Risk:
+    """Return the effect of a shell that runs an input that is not known."""
+    return Risk("X", f"`{shell}` runs what it reads")
 
 
 def descriptor(args: Sequence[Arg]) -> str | None:
