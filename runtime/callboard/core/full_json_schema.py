@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
-from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 from pydantic_core import ValidationError as NoMatch
 
-from callboard.core.json_schema import schema_fault, too_deep
+from callboard.core.json_schema import reference_target, schema_fault, too_deep
 from callboard.types.records import Json
 
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -158,7 +157,7 @@ def _node_fault(node: Json, root: Json) -> str:
     if words := sorted(_UNSUPPORTED & node.keys()):
         return f"`{words[0]}` in a part of the schema is not supported: refer to definitions with `#/$defs/NAME`"
     reference = node.get("$ref")
-    if reference is not None and not isinstance(_target(reference, root), (dict, bool)):
+    if reference is not None and not isinstance(reference_target(reference, root), (dict, bool)):
         return f"`$ref` {reference!r:.200} names nothing in the schema: refer to a definition with `#/$defs/NAME`"
     named: object = node.get("patternProperties") or {}
     if named and "unevaluatedProperties" in node:
@@ -193,24 +192,10 @@ def _same_place(node: Json, root: Json) -> Iterator[Json]:
     """Yield the schemas that the same value must match, or may match, because it must match this one."""
     parts = [part for word in _ALTERNATIVES for part in cast("list[object]", node.get(word) or ())]
     parts += [node.get(word) for word in ("not", "if", "then", "else")]
-    parts += [_target(node["$ref"], root)] if "$ref" in node else []
+    parts += [reference_target(node["$ref"], root)] if "$ref" in node else []
     dependent: object = node.get("dependentSchemas")
     parts += list(cast("Json", dependent).values()) if isinstance(dependent, dict) else []
     return (cast("Json", part) for part in parts if isinstance(part, dict))
-
-
-def _target(reference: object, root: Json) -> object:
-    """Return the part of a schema that a JSON pointer names; None if there is none."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    node: Any = root
-    for step in unquote(reference).split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        try:
-            node = cast("Any", node[int(name)] if isinstance(node, list) else node[name])
-        except (LookupError, TypeError, ValueError):
-            return None
-    return cast("object", node)
 
 
 def _root(schema: Json) -> Json:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import unquote
 
 from callboard.types.records import Json
 
@@ -34,6 +35,8 @@ TOO_DEEP = f"the input is nested too deeply: at most {DEEPEST} levels are allowe
 LARGEST_SCHEMA = 60_000
 """Maximum characters of a tool's schema as JSON. A larger one is not shown: it would fill the prompt of every call."""
 DEEPEST_SCHEMA = 40
+_MOST_REFERENCES = 100
+"""Most definitions that are read for the properties at the root of a schema."""
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
@@ -191,29 +194,26 @@ def schema_for_model(schema: object) -> tuple[Json, str]:
 
     The problem is empty if there was none.
 
-    Alternatives at the root are flattened: all their properties are included, and properties that each of them requires
-    are required (`allOf`: properties that any of them requires). A schema that is invalid or too large is replaced with
+    References and alternatives at the root are flattened: all their properties are included, and properties that each
+    of them requires are required (`allOf`: properties that any of them requires). A property that they declare in
+    different ways keeps each way as an alternative of its own. A schema that is invalid or too large is replaced with
     one that accepts any object.
     """
     if not isinstance(schema, Mapping):
         return {"type": "object"}, "its schema is not an object"
-    result = dict(cast("Mapping[str, Any]", schema))
+    root = dict(cast("Mapping[str, Any]", schema))
+    if fault := _unusable(root):
+        return {"type": "object"}, fault
+    result = _flattened(root, root, {})
     if fault := _unusable(result):
         return {"type": "object"}, fault
-    for word in _ALTERNATIVES:
-        branches = result.pop(word, None)
-        if isinstance(branches, list):
-            listed = [cast("Json", branch) for branch in cast("list[Any]", branches) if isinstance(branch, dict)]
-            _merge(result, listed, every=word)
     result["type"] = "object"
     if not isinstance(result.get("properties"), Mapping):
         result["properties"] = {}
     result.pop("$schema", None)
     required = result.pop("required", None)
-    if isinstance(required, Sequence) and not isinstance(required, str):
-        names = [name for name in cast("Sequence[Any]", required) if isinstance(name, str)]
-        result |= {"required": names} if names else {}
-    return result, ""
+    names = _names(required)
+    return result | ({"required": names} if names else {}), ""
 
 
 def input_problem(schema: Json, tool_input: object) -> str:
@@ -245,22 +245,66 @@ def _depth(value: object, level: int = 0) -> int:
     return max((_depth(item, level + 1) for item in inner), default=level)
 
 
+def reference_target(reference: object, root: Json) -> object:
+    """Return the part of a schema that a JSON pointer names; None if there is none."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    node: Any = root
+    for step in unquote(reference).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        try:
+            node = cast("Any", node[int(name)] if isinstance(node, list) else node[name])
+        except (LookupError, TypeError, ValueError):
+            return None
+    return cast("object", node)
+
+
+def _flattened(schema: Json, root: Json, known: dict[str, Json]) -> Json:
+    """Return a schema without a reference and alternatives at its top.
+
+    `known`: flattened definitions by their references, each read once. One that contains itself counts as empty there.
+    """
+    result = {word: part for word, part in schema.items() if word not in _ALTERNATIVES}
+    reference = schema.get("$ref")
+    target = reference_target(reference, root)
+    if isinstance(reference, str) and isinstance(target, dict):
+        if reference not in known and len(known) < _MOST_REFERENCES:
+            known[reference] = {}
+            known[reference] = _flattened(cast("Json", target), root, known)
+        del result["$ref"]
+        _merge(result, [known.get(reference, {})], every="allOf")
+    for word in _ALTERNATIVES:
+        branches = schema.get(word)
+        if isinstance(branches, list):
+            listed = cast("list[object]", branches)
+            schemas: list[Json] = [cast("Json", branch) if isinstance(branch, dict) else {} for branch in listed]
+            _merge(result, [_flattened(branch, root, known) for branch in schemas], every=word)
+    return result
+
+
 def _merge(into: dict[str, Any], branches: Sequence[Mapping[str, Any]], every: str) -> None:
-    """Merge the alternatives of the root into it. Its own properties take precedence."""
-    properties: dict[str, Any] = {}
-    needed: list[set[str]] = []
+    """Merge the alternatives of a schema into it. Its own properties take precedence."""
+    declared: dict[str, list[Any]] = {}
     for branch in branches:
-        branch_properties = branch.get("properties")
-        properties |= (
-            dict(cast("Mapping[str, Any]", branch_properties)) if isinstance(branch_properties, Mapping) else {}
-        )
-        required = branch.get("required")
-        names = cast("Sequence[Any]", required) if isinstance(required, Sequence) else ()
-        needed.append({name for name in names if isinstance(name, str)})
-    own = into.get("properties")
-    into["properties"] = properties | (dict(cast("Mapping[str, Any]", own)) if isinstance(own, Mapping) else {})
+        for name, part in _properties(branch).items():
+            parts = declared.setdefault(name, [])
+            parts += [] if part in parts else [part]
+    word = "allOf" if every == "allOf" else "anyOf"
+    merged = {name: parts[0] if len(parts) == 1 else {word: parts} for name, parts in declared.items()}
+    into["properties"] = merged | _properties(into)
+    needed = [{*_names(branch.get("required"))} for branch in branches]
     if needed:
         empty: set[str] = set()
         needed_names = empty.union(*needed) if every == "allOf" else needed[0].intersection(*needed)
-        own_needs = cast("Sequence[Any]", into.get("required") or ())
-        into["required"] = sorted({*(name for name in own_needs if isinstance(name, str)), *needed_names})
+        into["required"] = sorted({*_names(into.get("required")), *needed_names})
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    declared = schema.get("properties")
+    return dict(cast("Mapping[str, Any]", declared)) if isinstance(declared, Mapping) else {}
+
+
+def _names(required: object) -> list[str]:
+    """Return the names in a `required`; none for another form of it, such as `true` of an old draft."""
+    listed = cast("list[object]", required) if isinstance(required, list) else []
+    return [name for name in listed if isinstance(name, str)]

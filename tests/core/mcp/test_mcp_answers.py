@@ -130,6 +130,45 @@ def test_alternatives_at_the_root_are_flattened() -> None:
         assert schema["$defs"] == {"d": {}}
 
 
+_CIRCLE: Json = {"properties": {"kind": {"const": "circle"}, "r": {"type": "number"}}, "required": ["kind", "r"]}
+_SQUARE: Json = {"properties": {"kind": {"enum": ["square"]}, "w": {"type": "number"}}, "required": ["kind", "w"]}
+_REFERENCES: Json = {
+    "oneOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/square"}],
+    "$defs": {"circle": _CIRCLE, "square": _SQUARE},
+}
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"oneOf": [_CIRCLE, _SQUARE]},
+        _REFERENCES,
+        {"$ref": "#/definitions/shape~1any", "definitions": {"shape/any": {"anyOf": [_CIRCLE, _SQUARE]}}},
+    ],
+)
+def test_a_union_of_kinds_keeps_each_kind(given_: Json) -> None:
+    schema, wrong = schema_for_model(given_)
+    assert not wrong
+    assert set(schema["properties"]) == {"kind", "r", "w"}
+    assert schema["properties"]["kind"] == {"anyOf": [{"const": "circle"}, {"enum": ["square"]}]}
+    assert schema["required"] == ["kind"]
+    assert not {"$ref", "oneOf", "anyOf"} & set(schema)
+    assert not input_problem(schema, {"kind": "circle", "r": 1})
+
+
+def test_a_reference_at_the_root_that_leads_nowhere_stays_and_one_to_itself_is_empty() -> None:
+    assert schema_for_model({"$ref": "#/$defs/a"})[0]["$ref"] == "#/$defs/a"
+    assert schema_for_model({"$ref": "#"})[0] == {"type": "object", "properties": {}}
+    chain: Json = {str(number): {"allOf": [{"$ref": f"#/$defs/{number + 1}"}]} for number in range(1_200)}
+    assert schema_for_model({"$ref": "#/$defs/0", "$defs": chain})[0]["properties"] == {}
+
+
+def test_names_of_required_fields_in_another_form_are_ignored() -> None:
+    schema, wrong = schema_for_model({"required": True, "anyOf": [{"properties": {"b": {}}, "required": "b"}, True]})
+    assert not wrong
+    assert schema == {"type": "object", "properties": {"b": {}}}
+
+
 def _deep(levels: int) -> Json:
     found: Json = {"type": "string"}
     for _ in range(levels):
