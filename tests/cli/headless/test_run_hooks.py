@@ -91,6 +91,19 @@ def test_settings_guard_all_and_front_matter_guards_its_own(command: Command) ->
     assert refused == "read nothing here\n", "the lead's second read: it has loaded the skill, and the scout has not"
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_run_whose_prompt_a_hook_blocks_ends_with_the_reason(command: Command, output: str) -> None:
+    guard = {"type": "command", "command": "echo 'not on a Sunday' >&2; exit 2"}
+    (command.workspace.parent / ".claude").mkdir()
+    (command.workspace.parent / ".claude/settings.json").write_text(
+        json.dumps({"hooks": {"UserPromptSubmit": [{"hooks": [guard]}]}})
+    )
+    scenario = command.scenario("agents: {lead: [{reply: Done.}]}")
+    ran = command.run_inline("run", "--model", scenario, "--output-format", output, "Go.")
+    assert ran.code == 1
+    assert "a hook blocked the prompt: not on a Sunday" in (ran.err if output == "text" else ran.out)
+
+
 def test_nothing_of_it_runs_in_a_folder_that_nobody_trusted(command: Command) -> None:
     scenario = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]}, {reply: Done.}]}"
     ran = command.run_inline("run", "--model", command.scenario(scenario), "Go.")

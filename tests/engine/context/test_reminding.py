@@ -152,6 +152,8 @@ async def test_a_prompt_that_a_hook_blocks_is_not_answered_for_its_reminders() -
         await session.prompt("secret")
         await session.quiet()
         assert world.model.requests == []
+        ends = [event for event in await events_of(session.world.store, "j/s1/lead.1") if isinstance(event, TurnEnded)]
+        assert [(event.reason, event.why) for event in ends] == [("blocked", "a hook blocked the prompt: no")]
         await session.prompt("hello")
         await session.quiet()
         assert len(world.model.requests) == 1

@@ -162,7 +162,8 @@ async def _ask_prompt_hooks(agent: AgentRuntime, envelope: Envelope) -> list[ev.
     blocked = verdict.block or verdict.halt
     now = agent.runtime.clock.now()
     if blocked:
-        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=f"blocked by a hook: {blocked}")]
+        reason = f"a hook blocked the prompt: {blocked}"
+        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=reason, refused=True)]
     return _hook_texts(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
 
 
