@@ -20,7 +20,7 @@ import apsw
 
 from callboard.adapters.storage.sqlite import SqliteStore, open_store
 from callboard.adapters.tools.todo import todo_tools
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.commands import send_prompt
 from callboard.ports.model import ModelRequest, OnDelta, Reply
 from callboard.testing import ScriptedModel, World, say, use
@@ -49,7 +49,7 @@ async def ours(folder: str, count: str, tasks: str) -> None:
 
     async def write(writer: str) -> None:
         for number in range(int(count)):
-            await store.commit(sending("s1", envelope(writer, number)))
+            await store.commit(envelope_write("s1", envelope(writer, number)))
 
     begun = go()
     async with anyio.create_task_group() as group:

@@ -23,7 +23,7 @@ from callboard.adapters.models.rehearsal.tokens import (
     rendering,
     survey,
 )
-from callboard.core.context.cache.breakpoints import anchored_list, unmarked
+from callboard.core.context.cache.breakpoints import anchored_list, without_mark
 from callboard.types.records import Usage
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ TOOLS = [
     for name in ("bash", "edit_file", "glob", "grep", "read_file", "send_message", "task", "todo_write", "write_file")
 ]
 HEAD = b'"system":%s,"tools":%s' % (anchored_list(SYSTEM), anchored_list(TOOLS))
-HEAD_UNMARKED = b'"system":%s,"tools":%s' % (anchored_list(SYSTEM), unmarked(anchored_list(TOOLS)))
+HEAD_UNMARKED = b'"system":%s,"tools":%s' % (anchored_list(SYSTEM), without_mark(anchored_list(TOOLS)))
 OVERHEAD = prompt_tokens(survey({"system": SYSTEM, "tools": TOOLS, "messages": []}))
 """Tokens of the system prompt and the tools."""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import child
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.rules.compaction import compaction, room
+from callboard.core.agent.rules.compaction import compact_view, room
 from callboard.core.agent.state import AgentState, Facts, ToolFacts
 from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.pipeline import DEFAULT_PIPELINE
@@ -123,7 +123,7 @@ def whole_view(state: AgentState, steps: Sequence[Step]) -> dict[str, float]:
 
     spent = {"deliver": timed(deliver)}
     wanted: list[object] = []
-    spent["fit"] = timed(lambda: wanted.extend(compaction(one, facts(one)) for one in asked))
+    spent["fit"] = timed(lambda: wanted.extend(compact_view(one, facts(one)) for one in asked))
     assert not any(wanted), "the view must stay whole"
     spent["render"] = timed(lambda: [sent_messages(one) for one in asked])
     return {part: seconds / len(steps) * 1e6 for part, seconds in spent.items()}
@@ -139,7 +139,7 @@ def compacted(state: AgentState, steps: Sequence[Step]) -> AgentState:
     """Return the state after these steps under its pipeline; the pieces of each request are made and discarded."""
     for step in steps:
         state = applied(state, step.before[:-1])
-        while wanted := compaction(state, facts(state)):
+        while wanted := compact_view(state, facts(state)):
             state = applied(state, edit(state, wanted))
         sent_messages(state)
         state = applied(state, (step.before[-1], *step.after))

@@ -15,7 +15,7 @@ from context_player import Player, reply_of, summary_of
 from context_session import Session, Work
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.rules.compaction import compaction
+from callboard.core.agent.rules.compaction import compact_view
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.stages.summarize import region_edits
@@ -27,7 +27,7 @@ from callboard.core.context.summary.shared_prefix import (
     should_share_prefix,
     unsummarized_replies,
 )
-from callboard.core.context.view.conversation import held
+from callboard.core.context.view.conversation import message_tokens
 from callboard.core.messaging.envelopes import envelope_block
 from callboard.types import events as ev
 from callboard.types import steps as st
@@ -140,7 +140,7 @@ class Replay:
     def _compact(self) -> None:
         for _ in range(50):
             facts = Facts(now=self.now, folder="/out", transcripts="/t", known=StateBlock())
-            match compaction(self.state, facts):
+            match compact_view(self.state, facts):
                 case st.EditView() as step:
                     self._edited(step)
                 case st.SummarizeView() as step:
@@ -152,14 +152,16 @@ class Replay:
         raise AssertionError("compaction does not end")
 
     def _edited(self, step: st.EditView) -> None:
-        before = held(self.state.context.conversation)
+        before = message_tokens(self.state.context.conversation)
         revision = self.state.context.conversation.revision
         done = ev.ContextEdited(at=self.now, stage=step.stage, revision=revision, edits=step.edits, why=step.why)
         self._on(done)
         self._note(step.stage, before, step.why)
 
     def _summarised(self, step: st.SummarizeView) -> None:
-        before, conv, wanted = held(self.state.context.conversation), self.state.context.conversation, step.wanted
+        conv = self.state.context.conversation
+        before = message_tokens(conv)
+        wanted = step.wanted
         self._on(ev.SummaryBegan(at=self.now, wanted=wanted, revision=conv.revision, transcript="/t/1.jsonl"))
         text, usage = self._summary_call(wanted)
         self.played.units += units(usage)
@@ -201,7 +203,7 @@ class Replay:
 
     def _note(self, what: str, before: int, why: str) -> None:
         self.played.edits[what] = self.played.edits.get(what, 0) + 1
-        after = held(self.state.context.conversation)
+        after = message_tokens(self.state.context.conversation)
         self.played.trail.append(f"step {self.played.steps}: {what} {before} -> {after} {why}")
 
     def _on(self, event: ev.Event) -> None:

@@ -259,7 +259,7 @@ class Run:
             self._stage(place, "settled")
 
     def _stage(self, place: int, stage: Any) -> None:
-        self.calls = self.calls.changed(self.calls[place].call.id, partial(replace, stage=stage))
+        self.calls = self.calls.with_change(self.calls[place].call.id, partial(replace, stage=stage))
 
 
 def _near(one: str, other: str) -> bool:

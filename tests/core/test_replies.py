@@ -21,7 +21,7 @@ def test_the_parts_of_a_text_that_was_cut_anywhere_are_that_text(text: str, cuts
     for number, part in enumerate(parts, 1):
         sent = part.rstrip()
         blocks = [{"type": "text", "text": sent}] if sent else []
-        said = said.after(blocks, "end_turn" if number == len(parts) else "max_tokens", part[len(sent) :])
+        said = said.with_reply(blocks, "end_turn" if number == len(parts) else "max_tokens", part[len(sent) :])
     assert "".join(said.text.split()) == "".join(text.split()) or (not text.strip() and "earlier" in said.text)
     if all(part.strip() for part in parts):
         assert said == ReplyText(text.strip())
@@ -38,7 +38,7 @@ def test_a_text_with_citations_is_one_text_although_it_has_several_blocks() -> N
         text("Shall I go on?"),
     )
     assert reply_text(blocks) == "I look it up.\nIt is 5 km, so you can walk.\nShall I go on?"
-    assert ReplyText().after(blocks, "end_turn").text == reply_text(blocks)
+    assert ReplyText().with_reply(blocks, "end_turn").text == reply_text(blocks)
     assert (
         reply_text((text("", [passage]), {"type": "thinking", "thinking": "5"}, text("a"), text(""), text("b")))
         == "a\nb"

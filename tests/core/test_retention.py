@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.core.retention import SessionAge, expired
+from callboard.core.retention import SessionAge, expired_sessions
 from callboard.types.personal_settings import RetentionSettings
 
 DAY = 86_400.0
@@ -31,4 +31,4 @@ SESSIONS = [
 def test_old_sessions_expire_by_age_and_by_number_oldest_first(
     retention: RetentionSettings, removed: list[str]
 ) -> None:
-    assert expired(SESSIONS, retention, 100 * DAY) == removed
+    assert expired_sessions(SESSIONS, retention, 100 * DAY) == removed

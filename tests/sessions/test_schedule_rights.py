@@ -14,7 +14,7 @@ from tests.engine.team.team_world import spawn, team_world
 
 from callboard.adapters.shell.policy_judge import PolicyJudge, TurnRights, parse_rules
 from callboard.core.permissions.modes import within
-from callboard.core.scheduling.permissions import judged_in_turn, narrowed
+from callboard.core.scheduling.permissions import judged_in_turn, narrow_spec
 from callboard.engine.recall import events_of
 from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.tool import Folders, ToolSpec
@@ -39,7 +39,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 @given(own=st.sampled_from(MODES), asked=st.sampled_from([*MODES, "", "godmode"]))
 def test_a_schedule_never_has_a_wider_mode_than_its_agent(own: PermissionMode, asked: str) -> None:
-    spec = narrowed(SPEC.model_copy(update={"permission_mode": own}), ScheduleRights(mode=asked, deny=("x",)))
+    spec = narrow_spec(SPEC.model_copy(update={"permission_mode": own}), ScheduleRights(mode=asked, deny=("x",)))
     assert within(own, spec.permission_mode) == spec.permission_mode
     if asked == "godmode":
         assert spec.permission_mode == "plan"
@@ -64,7 +64,7 @@ async def test_rights_only_take_away(tmp_path: Path, rights: ScheduleRights, com
     judge = PolicyJudge((), (), parse_rules(["Bash(git push:*)"], ""), scheduled=profile)
     call = ToolCall(id="c", use_id="u", name="bash", input={"command": command})
     folders = Folders(tmp_path, tmp_path / "r", tmp_path / "t")
-    spec = narrowed(SPEC, rights)
+    spec = narrow_spec(SPEC, rights)
     query = PermissionQuery(call=call, tool=BASH, spec=spec, folders=folders, authority="schedule")
     ruling = await judge.judge(query)
     if rights.mode == "plan":

@@ -18,8 +18,8 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import host_key, host_lease, queue_key, schedule_key
 from callboard.core.scheduling.due import EXPIRED
-from callboard.core.scheduling.history import FireProgress, ended
-from callboard.engine.commands import queueing
+from callboard.core.scheduling.history import FireProgress, ended_fire
+from callboard.engine.commands import queue_write
 from callboard.ports.store import Delete, LeaseHolder, Put
 from callboard.sessions import serve_sessions
 from callboard.sessions.fleet import drain_in
@@ -68,7 +68,7 @@ def test_the_line_of_a_retry_names_the_try_once_and_the_next_one() -> None:
     fire_id = "schedule:cron_roof:1"
     sent = Fire(id=fire_id, session="s", schedule="cron_roof", nominal=0.0, at=0.0, outcome="running", agent="lead")
     course = FireProgress("env", "ended", own=True, began_at=1.0, ended_at=2.0, reason="failed", why="no roof " * 40)
-    line = fire_line(ended(sent, course, schedule), "s")
+    line = fire_line(ended_fire(sent, course, schedule), "s")
     assert line is not None
     assert (line.kind, line.text.count("try 1")) == ("retry", 1)
     assert line.text.startswith(f"due {local_time(0.0)}: try 1 failed: no roof")
@@ -156,9 +156,9 @@ async def _with_one_that_fails(here: ServingHere) -> str:
 
 async def _another_ends(here: ServingHere) -> None:
     """Let another session come and end: what happened before it has been noticed by then."""
-    ended = len(here.texts("left"))
+    ended_fire = len(here.texts("left"))
     await here.detached()
-    await here.until(lambda: len(here.texts("left")) > ended)
+    await here.until(lambda: len(here.texts("left")) > ended_fire)
 
 
 async def test_a_session_that_cannot_be_opened_is_tried_again_only_after_a_change_that_matters(
@@ -170,7 +170,7 @@ async def test_a_session_that_cannot_be_opened_is_tried_again_only_after_a_chang
         await _another_ends(here)
         (text,) = here.texts("trouble")
         assert "tried again in 60 s" in text
-        await here.store.commit(queueing(session, {}, now=1.0))  # as `callboard send` does
+        await here.store.commit(queue_write(session, {}, now=1.0))  # as `callboard send` does
         await here.until(lambda: len(here.texts("trouble")) == 2)
         await _another_ends(here)
         assert "tried again in 120 s" in here.texts("trouble")[-1]
@@ -297,8 +297,8 @@ async def test_an_order_to_drain_that_cannot_be_announced_ends_nothing(
 def _expired(session: str, moment: float) -> Put:
     """Return the row of a schedule that a clock ahead of time ended, although it expires an hour after `moment`."""
     schedule = Schedule(id="cron_roof", cron="0 * * * *", prompt="Look.", created_at=moment, expires=moment + 3_600)
-    ended = schedule.model_copy(update={"state": "ended", "paused_why": EXPIRED, "last_slot": moment + 86_400})
-    return Put(schedule_key(session, schedule.id), ended.encode())
+    ended_fire = schedule.model_copy(update={"state": "ended", "paused_why": EXPIRED, "last_slot": moment + 86_400})
+    return Put(schedule_key(session, schedule.id), ended_fire.encode())
 
 
 async def test_a_session_whose_only_schedule_a_fast_clock_ended_is_hosted_and_corrected(here: ServingHere) -> None:

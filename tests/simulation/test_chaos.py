@@ -14,9 +14,9 @@ from tests.simulation.chaos_replies import OVERFLOW
 from tests.simulation.evidence import Evidence
 from tests.simulation.seeds import live_all, twice_the_same
 
-from callboard.core.agent.decide import RULES, cut_reply, prompt, reassigned_tasks
-from callboard.core.agent.rules.compaction import count
-from callboard.core.agent.rules.worktree import moving
+from callboard.core.agent.decide import RULES, compose_prompt, handle_cut_reply, release_reassigned_tasks
+from callboard.core.agent.rules.compaction import count_tokens
+from callboard.core.agent.rules.worktree import prepare_folder
 from callboard.types.events import Event
 from callboard.types.records import FaultKind
 
@@ -43,7 +43,7 @@ RARE = {
     "message_copied",  # nobody here forks a session
 }
 """Events that a part need not reach."""
-RARE_RULES = {count, cut_reply, reassigned_tasks, moving, prompt}
+RARE_RULES = {count_tokens, handle_cut_reply, release_reassigned_tasks, prepare_folder, compose_prompt}
 """Rules that it need not: nobody here takes a task away, changes an agent's folder, or has a lead enter plan
 mode."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.ports.model import Delta
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -288,7 +288,7 @@ agents:
             content="/deploy",
             cause="schedule",
         )
-        await session._store.commit(sending(session.id, fired))  # as a fire does
+        await session._store.commit(envelope_write(session.id, fired))  # as a fire does
         await seen.some_dropped.wait()
         await session.finished()
     assert seen.dropped == ["/deploy: it is for a person to start (disable-model-invocation), not for a schedule"]

@@ -51,12 +51,12 @@ def read_labels(texts: Iterable[str], option: str) -> dict[str, str]:
     return labels
 
 
-def lacking(placement: Mapping[str, str], labels: Mapping[str, str]) -> list[str]:
+def missing_labels(placement: Mapping[str, str], labels: Mapping[str, str]) -> list[str]:
     """Return the wanted labels that a host does not have, as `key=value`."""
     return [f"{key}={value}" for key, value in sorted(placement.items()) if labels.get(key) != value]
 
 
-def ranked(session: str, placement: Mapping[str, str], hosts: Iterable[HostChoice]) -> Sequence[HostChoice]:
+def rank_hosts(session: str, placement: Mapping[str, str], hosts: Iterable[HostChoice]) -> Sequence[HostChoice]:
     """Return the hosts that may take the session now, the best one first: the one with the fewest sessions.
 
     Among equals the order differs from session to session, so that many sessions spread out at once.
@@ -64,7 +64,7 @@ def ranked(session: str, placement: Mapping[str, str], hosts: Iterable[HostChoic
     able = [
         host
         for host in hosts
-        if not host.draining and not host.silent and host.has_room and not lacking(placement, host.labels)
+        if not host.draining and not host.silent and host.has_room and not missing_labels(placement, host.labels)
     ]
     return sorted(
         able, key=lambda host: (host.load, hashlib.sha256(f"{session}\n{host.name}\n{host.key}".encode()).digest())
@@ -75,9 +75,9 @@ def why_waiting(placement: Mapping[str, str], hosts: Sequence[HostChoice]) -> st
     """Return why no host takes a session; empty if one can."""
     if not hosts:
         return "no host serves this store: start one with `callboard serve`"
-    if ranked("", placement, hosts):
+    if rank_hosts("", placement, hosts):
         return ""
-    fitting = [host for host in hosts if not lacking(placement, host.labels)]
+    fitting = [host for host in hosts if not missing_labels(placement, host.labels)]
     if not fitting:
         wanted = ", ".join(f"{key}={value}" for key, value in sorted(placement.items()))
         return f"no host has the labels {wanted}: start one with `callboard serve --label ...`"

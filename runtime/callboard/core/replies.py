@@ -26,7 +26,7 @@ class ReplyText:
         """Return the text for a next reply that does not continue it, but begins a paragraph of its own."""
         return self if self.seam is None else ReplyText(self.text, "\n\n")
 
-    def after(self, blocks: Sequence[Json], stop_reason: str, trimmed: str = "") -> ReplyText:
+    def with_reply(self, blocks: Sequence[Json], stop_reason: str, trimmed: str = "") -> ReplyText:
         """Return the text with one more reply. `trimmed`: whitespace that was cut from its end."""
         new = reply_text(blocks)
         text = (new.strip() or self.text) if self.seam is None else f"{self.text}{self.seam}{new}".strip()

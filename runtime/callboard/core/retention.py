@@ -19,7 +19,7 @@ class SessionAge:
     ended_at: float | None
 
 
-def expired(sessions: Iterable[SessionAge], retention: RetentionSettings, now: float) -> list[str]:
+def expired_sessions(sessions: Iterable[SessionAge], retention: RetentionSettings, now: float) -> list[str]:
     """Return the sessions that the settings remove, oldest first.
 
     A session that has not ended never expires, but counts among those that are kept.

@@ -109,7 +109,7 @@ class Toolset:
     """Denied tools that a teammate needs for its work: its plan and its report."""
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return the name by which a model calls a tool, at most 64 characters.
 
     Characters that the service refuses become `_`.
@@ -125,7 +125,7 @@ def clashes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(normalised(name), []).append(name)
+        groups.setdefault(normalise_name(name), []).append(name)
     return tuple(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
 
 

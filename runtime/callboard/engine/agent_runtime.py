@@ -14,7 +14,7 @@ from anyio import TaskHandle
 from anyio.abc import TaskGroup
 
 from callboard.core.agent.apply import apply
-from callboard.core.agent.snapshot import due, dump
+from callboard.core.agent.snapshot import dump, is_due
 from callboard.core.agent.state import AgentState, without_history
 from callboard.core.keys import agent_key, journal, snapshot_key
 from callboard.core.reports.transcript_pages import TranscriptProgress
@@ -205,7 +205,7 @@ class AgentRuntime:
             case _:
                 assert_never(step.awaited)
 
-    def running(self) -> frozenset[Operation]:
+    def running_operations(self) -> frozenset[Operation]:
         """Return the running operations for the next decision.
 
         Any change after this call ends the wait that may follow the decision.
@@ -421,7 +421,7 @@ class AgentRuntime:
             appends.append(Put(agent_key(self.runtime.session, self.name), row.encode()))
         # A snapshot that cannot be read is skipped
         # (test_a_resume_from_a_snapshot_equals_folding_all_and_a_bad_one_is_passed_over).
-        if due(first, state):
+        if is_due(first, state):
             appends.append(Put(snapshot_key(self.runtime.session, self.name, row.incarnation), dump(state)))
         await self._commit(stream, [*appends, *writes], row)
         self._unwritten = ()

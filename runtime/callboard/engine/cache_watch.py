@@ -48,7 +48,7 @@ class CacheWatch:
         """Note a call that is sent. A second one before a reply replaces it."""
         self._asked = sent
 
-    def replied(self, state: AgentState, reply: ev.ModelReplied) -> ev.CacheThrash | None:
+    def thrash_event(self, state: AgentState, reply: ev.ModelReplied) -> ev.CacheThrash | None:
         """Return the event to record with this reply, or None. `state`: before the reply."""
         before, self._answered = self._answered, self._asked
         if not may_thrash(state.costs.health):

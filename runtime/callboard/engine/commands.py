@@ -20,7 +20,7 @@ from callboard.core.keys import (
     session_of,
     short_id,
 )
-from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, sending
+from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras, envelope_write
 from callboard.core.utf8 import storable
 from callboard.engine.recall import recall, spec_digest, spec_key
 from callboard.ports.store import Commit, Fence, Put, Row, Store, Write
@@ -71,7 +71,7 @@ async def create_session(
         created_at=row.created_at,
         since=row.created_at,
     )
-    mail = [] if first is None else [sending(row.id, first)]
+    mail = [] if first is None else [envelope_write(row.id, first)]
     await store.commit(
         Put(session_key(row.id), row.encode(), expected=0),
         Put(agent_key(row.id, lead.name), agent.encode(), expected=0),
@@ -194,7 +194,7 @@ async def send_note(
     row = await _recipient(store, session, "lead")
     note = prompt_envelope(session, text, now=now, nonce=nonce)
     note = note.model_copy(update={"incarnation": row.incarnation, "mode": "queue"})
-    await (commit or store.commit)(sending(session, note))
+    await (commit or store.commit)(envelope_write(session, note))
 
 
 async def send_prompt(
@@ -230,7 +230,7 @@ async def send_prompt(
             "metadata": metadata,
         }
     )
-    await (commit or store.commit)(sending(session, envelope), *await queueing_if_detached(store, session, now))
+    await (commit or store.commit)(envelope_write(session, envelope), *await queueing_if_detached(store, session, now))
     return envelope.id
 
 
@@ -241,10 +241,10 @@ async def queueing_if_detached(store: Store, session: str, now: float) -> Sequen
     """
     row = await store.get(session_key(session))
     settings = read_value(SessionRow, row.value, row.key).settings if row is not None and row.value is not None else {}
-    return [queueing(session, settings, now)] if settings.get(DETACHED) else []
+    return [queue_write(session, settings, now)] if settings.get(DETACHED) else []
 
 
-def queueing(session: str, settings: Json, now: float) -> Write:
+def queue_write(session: str, settings: Json, now: float) -> Write:
     """Return the write by which a session gets a serving host. `settings`: those of its row."""
     return Put(queue_key(session), QueuedSession(since=now, placement=settings.get(PLACEMENT) or {}).encode())
 
@@ -263,7 +263,7 @@ def prompt_envelope(session: str, text: str, *, now: float, nonce: str) -> Envel
     )
 
 
-def named(row: SessionRow, text: str) -> SessionRow:
+def with_prompt(row: SessionRow, text: str) -> SessionRow:
     """Return the session's row with the beginning of the user's first prompt, for lists."""
     return row if row.prompt else row.model_copy(update={"prompt": storable(" ".join(text.split())[:_LONGEST_NAME])})
 
@@ -317,7 +317,7 @@ async def send_command(
         metadata={"action": command.action},
         sent_at=now,
     )
-    await (commit or store.commit)(sending(session, envelope))
+    await (commit or store.commit)(envelope_write(session, envelope))
     return envelope.id
 
 

@@ -16,8 +16,8 @@ from callboard.types.steps import LifeDone
 async def live(agent: AgentRuntime) -> LifeDone:
     """Run an agent's life until `decide` returns `LifeDone`. The agent holds its lock, except between turns."""
     with agent.lock:
-        while not isinstance(
-            step := decide(agent.state, facts_of(agent.runtime, agent.state, agent.running())), LifeDone
-        ):
+        while True:
+            step = decide(agent.state, facts_of(agent.runtime, agent.state, agent.running_operations()))
+            if isinstance(step, LifeDone):
+                return step
             await agent.begin(step)
-    return step

@@ -134,10 +134,10 @@ def lost_words(lost: JournalGap) -> str:
 async def history(store: Store, state: AgentState) -> Sequence[ViewMessage]:
     """Return the whole conversation up to this state, as if it had never been compacted."""
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
-    return unedited(event for event in events if event[0] <= state.seq)
+    return unedited_messages(event for event in events if event[0] <= state.seq)
 
 
-def unedited(events: Iterable[Numbered]) -> Sequence[ViewMessage]:
+def unedited_messages(events: Iterable[Numbered]) -> Sequence[ViewMessage]:
     """Return the messages of a journal without any edit. After a gap, events that do not fit are left out."""
     bare = AgentState()
     holes = 0
@@ -163,7 +163,7 @@ async def edits_of(store: Store, state: AgentState) -> Sequence[EditReport]:
     _running_operations(state)
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     events = [event for event in events if event[0] <= state.seq]
-    return explain_edits(events, unedited(events), state.me)
+    return explain_edits(events, unedited_messages(events), state.me)
 
 
 def _running_operations(state: AgentState) -> None:

@@ -209,7 +209,7 @@ class RowCache:
         numbered = self._subagents[row[0].agent_type]
         return f"{row[0].agent_type} {bisect_left(numbered, (row[0].created_at, name)) + 1}"
 
-    def labelled(self, label: str) -> str:
+    def name_of_label(self, label: str) -> str:
         """Return the name of the agent with this label; the text itself if there is none."""
         agent_type, _, number = label.rpartition(" ")
         numbered = self._subagents.get(agent_type, [])

@@ -271,7 +271,7 @@ class SessionRuntime:
         self.rows.take(*rows, agent=agent)
         for write, number in sent:
             envelope = Envelope.model_validate_json(write.record)
-            self.mailboxes.sent(write.stream, number, envelope.sender)
+            self.mailboxes.note_sent(write.stream, number, envelope.sender)
             self.report_mail(envelope)
         return numbers
 

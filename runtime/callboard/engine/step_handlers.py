@@ -20,7 +20,7 @@ from callboard.core.context.view.conversation import size
 from callboard.core.context.view.sendable import with_attachments
 from callboard.core.keys import count_words, request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import answer_authority, effective_authority, weakest
-from callboard.core.messaging.envelopes import injected, sending
+from callboard.core.messaging.envelopes import envelope_write, injection_block
 from callboard.core.recovery.refused_blocks import LEFT_OUT
 from callboard.core.recovery.retry_policy import without_advice
 from callboard.core.tasks.board import ready_for
@@ -74,7 +74,7 @@ async def _begin_turn(agent: AgentRuntime, step: st.BeginTurn) -> None:
 
 
 async def _inject(agent: AgentRuntime, step: st.Inject) -> None:
-    blocks = tuple(injected(injection) for injection in agent.state.context.injections)
+    blocks = tuple(injection_block(injection) for injection in agent.state.context.injections)
     await agent.note(ev.InjectionsDelivered(at=_now(agent), blocks=blocks))
 
 
@@ -118,7 +118,7 @@ async def _drop_mail(agent: AgentRuntime, step: st.Drop) -> None:
             cause=weakest(map(effective_authority, dropped)),
             sent_at=_now(agent),
         )
-        writes.append(sending(agent.runtime.session, envelope))
+        writes.append(envelope_write(agent.runtime.session, envelope))
     event = ev.EnvelopesDropped(at=_now(agent), ids=step.ids, why=step.why, refused=step.refused)
     await agent.record(event, writes=writes)
 
@@ -220,7 +220,7 @@ async def _edit_view(agent: AgentRuntime, step: st.EditView) -> None:
         tokens_before=size(view),
         why=step.why,
     )
-    event = transcripts.checked(agent, edited)
+    event = transcripts.checked_edit(agent, edited)
     # Files before the record: after a crash in between, the edit is decided again. In the other order the record could
     # name a file that was never written.
     for path, text in persisted_texts(view, event.edits).items():
@@ -238,7 +238,7 @@ async def _leave_out(agent: AgentRuntime, step: st.LeaveOut) -> None:
         edits=(step.edit,),
         why=step.reason,
     )
-    await agent.record(transcripts.measured(agent.state, event))
+    await agent.record(transcripts.with_measurements(agent.state, event))
 
 
 async def _notice_stuck(agent: AgentRuntime, step: st.NoticeStuck) -> None:
@@ -278,7 +278,7 @@ async def _end_turn(agent: AgentRuntime, step: st.EndTurn, *preceding: ev.Event)
     text = _final_text(state)
     ended = ev.TurnEnded(at=now, turn=state.turn.id, reason=step.reason, text=text, why=step.why, limit=step.limit)
     events.append(ended)
-    writes: list[Write] = [sending(agent.runtime.session, e) for e in mail]
+    writes: list[Write] = [envelope_write(agent.runtime.session, e) for e in mail]
     reports = any(isinstance(event, ev.Reported) for event in events)
     # Otherwise the plan would outlive its turn, and be approved without effect
     # (test_a_plan_is_withdrawn_when_its_turn_ends_at_the_time_limit).
@@ -310,7 +310,7 @@ def _final_text(state: AgentState) -> str:
     """Return the final text of the turn. Text of a reply that a full window cut counts if no other reply came."""
     assert state.turn is not None, "a turn ends"
     cut = state.model.recovery.cut_text
-    return state.turn.said.after(({"type": "text", "text": cut},), "").text if cut else state.turn.text
+    return state.turn.said.with_reply(({"type": "text", "text": cut},), "").text if cut else state.turn.text
 
 
 def _tasks_to_release(agent: AgentRuntime, step: st.EndTurn) -> list[Task]:
@@ -351,7 +351,7 @@ async def _stop_agent(agent: AgentRuntime, step: st.StopAgent) -> None:
     writes += requests_withdrawn(agent.runtime, agent.name, f"{agent.name} has ended", keep=kept_kinds)
     lead = agent.runtime.rows.agent("lead")
     for envelope in life_end_messages(state, lead[0] if lead else None, step.outcome, now):
-        writes.append(sending(session, envelope))
+        writes.append(envelope_write(session, envelope))
     # The new life watches those in the background (test_a_fresh_conversation_keeps_its_subagents_in_the_background).
     kept = [began.agent for began in in_background(state)] if state.lifecycle.renew else ()
     writes += children_stopped(agent.runtime, agent.name, note, keep=kept)
@@ -399,7 +399,7 @@ def _shutdown_answer(agent: AgentRuntime, request_id: str, now: float) -> list[W
             cause=answer_authority(request, agent.name),
             sent_at=now,
         )
-        writes.append(sending(session, envelope))
+        writes.append(envelope_write(session, envelope))
     return writes
 
 

@@ -53,7 +53,7 @@ class Toolbox(Mapping[str, Tool]):
         self._own = {name: wrap(tool) for name, tool in own.items()}
         self._wrapped: dict[str, tuple[Tool, Tool]] = {}
 
-    def wrapped(self, wrap: Wrap) -> Toolbox:
+    def wrap(self, wrap: Wrap) -> Toolbox:
         """Return the same tools, each in one more wrapper."""
         inner = self._wrap
         return Toolbox(self._given, self._servers, lambda tool: wrap(inner(tool)))
@@ -89,9 +89,9 @@ class Toolbox(Mapping[str, Tool]):
         return sum(1 for _ in self)
 
 
-def wrapped(tools: Mapping[str, Tool], wrap: Wrap) -> Mapping[str, Tool]:
+def wrap_tools(tools: Mapping[str, Tool], wrap: Wrap) -> Mapping[str, Tool]:
     """Return all tools in one more wrapper, as a live mapping if they are one."""
-    return tools.wrapped(wrap) if isinstance(tools, Toolbox) else {name: wrap(tool) for name, tool in tools.items()}
+    return tools.wrap(wrap) if isinstance(tools, Toolbox) else {name: wrap(tool) for name, tool in tools.items()}
 
 
 def near(name: str, names: Sequence[str]) -> str:

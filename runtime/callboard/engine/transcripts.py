@@ -8,7 +8,7 @@ from functools import partial
 from callboard.core.agent.apply import apply, apply_behind_hole
 from callboard.core.agent.rules.compaction import room, transcript_path
 from callboard.core.agent.state import AgentState
-from callboard.core.context.summary.request import repaired
+from callboard.core.context.summary.request import restore_missing
 from callboard.core.context.view.conversation import size
 from callboard.core.context.view.transcript import Origin
 from callboard.core.decoding import read_event
@@ -17,7 +17,7 @@ from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.context import edit_reason, rewritten
 from callboard.core.reports.transcript_pages import TranscriptProgress, next_lines
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.recall import PAGE, numbered_events, unedited
+from callboard.engine.recall import PAGE, numbered_events, unedited_messages
 from callboard.ports.store import Record
 from callboard.ports.store_reading import records_of
 from callboard.types.events import ContextEdited, ModelReplied
@@ -87,10 +87,10 @@ async def history_of(agent: AgentRuntime, state: AgentState) -> Sequence[ViewMes
     events = await numbered_events(
         services.store, journal(state.identity.session, state.me.name, state.identity.incarnation)
     )
-    return await services.archive.aside(lambda: unedited(event for event in events if event[0] <= state.seq))
+    return await services.archive.aside(lambda: unedited_messages(event for event in events if event[0] <= state.seq))
 
 
-def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
+def with_measurements(state: AgentState, event: ContextEdited) -> ContextEdited:
     """Return the event with its measurements.
 
     The measurements are the tokens before and after the event, its reason, and the part of the cache that becomes
@@ -111,15 +111,15 @@ def measured(state: AgentState, event: ContextEdited) -> ContextEdited:
     return event.model_copy(update=update)
 
 
-def checked(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None = None) -> ContextEdited:
+def checked_edit(agent: AgentRuntime, event: ContextEdited, block: StateBlock | None = None) -> ContextEdited:
     """Return the measured event with necessary items restored; without edits if nothing would be saved.
 
     `block`: the runtime's state, if it was computed for the edits.
     """
     state = agent.state
     if event.edits:
-        edits, names = repaired(
+        edits, names = restore_missing(
             state.context.conversation, event.edits, block or agent.runtime.state_block(state), state.work.tasks
         )
         event = event.model_copy(update={"edits": edits, "repaired": names if edits else ()})
-    return measured(state, event)
+    return with_measurements(state, event)

@@ -16,12 +16,12 @@ from callboard.adapters.extensions.agents import AgentFile, read_name
 from callboard.config.settings import LoadedSettings, pipeline_of
 from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.budgets.tree import narrower
-from callboard.core.context.system_prompt import fitted
-from callboard.core.permissions.modes import inherited, within
+from callboard.core.context.system_prompt import shorten_descriptions
+from callboard.core.permissions.modes import inherit_rules, within
 from callboard.core.permissions.rule_check import allowed_tools, denied_tools
 from callboard.core.permissions.rule_match import readable_rules
 from callboard.core.permissions.rules import names_tool
-from callboard.core.skills.substitution import filled
+from callboard.core.skills.substitution import fill_placeholders
 from callboard.core.team.worktrees import check_name
 from callboard.core.tool_access import (
     ALL_TOOLS,
@@ -29,7 +29,7 @@ from callboard.core.tool_access import (
     ON_REQUEST,
     WEB_SEARCH,
     AgentKind,
-    normalised,
+    normalise_name,
     our_names,
     tools_for,
 )
@@ -131,7 +131,9 @@ class AgentTypes:
     def descriptions(self, lead: str = "lead") -> dict[str, str]:
         """Return the descriptions, for the model, of the types that a lead of type `lead` may spawn."""
         may = self._may_spawn(lead)
-        return fitted({name: definition.description for name, definition in self.definitions.items() if name in may})
+        return shorten_descriptions(
+            {name: definition.description for name, definition in self.definitions.items() if name in may}
+        )
 
     def _may_spawn(self, by: str) -> Sequence[str]:
         """Return the types that a lead of type `by` may start."""
@@ -251,7 +253,7 @@ class AgentTypes:
         permission = self.loaded.settings.permission
         profile = permission.agents.get(agent_type, ProfileSettings())
         nobodys = PermissionRules(deny=denied_tools(permission.deny))
-        return profile, inherited(parent, profile.rules).joined(nobodys)
+        return profile, inherit_rules(parent, profile.rules).joined(nobodys)
 
     def _model_of(self, definition: AgentFile, parent: AgentSpec) -> tuple[str, dict[str, ModelLimits]]:
         """Return the agent's own model if it is available, otherwise its parent's, and the limits of all its models."""
@@ -299,7 +301,7 @@ class AgentTypes:
                 skill = self.skills.load(name) if self.skills else None
             except ToolRefused:  # reported when the files are read
                 continue
-            body = filled(skill.body or "", "", skill.arguments, skill.variables)[0].strip() if skill else ""
+            body = fill_placeholders(skill.body or "", "", skill.arguments, skill.variables)[0].strip() if skill else ""
             if len(body) > LONGEST_SKILL:
                 body = f"{body[:LONGEST_SKILL]}\n[The rest is cut: load_skill {name} gives all of it.]"
             texts.append(f'<skill name="{name}">\n{body}\n</skill>')
@@ -462,4 +464,4 @@ def servers_of(definition: AgentFile) -> tuple[str, ...] | None:
     names: list[str] = []
     for entry in definition.mcp_servers:
         names += map(str, cast("dict[object, object]", entry)) if isinstance(entry, dict) else (str(entry),)
-    return tuple(f"mcp__{normalised(name)}__*" for name in names)
+    return tuple(f"mcp__{normalise_name(name)}__*" for name in names)

@@ -168,7 +168,7 @@ class OpenSession(SessionHandle, ABC):
 
         A person uses its name, or the text of `label()`.
         """
-        name = self._rows.labelled(label.removeprefix("@"))
+        name = self._rows.name_of_label(label.removeprefix("@"))
         return name if self._rows.agent(name) is not None else None
 
     def overview(self) -> TeamOverview:

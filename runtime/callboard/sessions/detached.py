@@ -16,7 +16,7 @@ from callboard.adapters.system.archive import make_private
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.roots import RootCache
 from callboard.core.placement import why_waiting
-from callboard.engine.commands import queueing
+from callboard.engine.commands import queue_write
 from callboard.sessions.checkpoints import save_workspace
 from callboard.sessions.inspect.hosts import choices_of
 from callboard.sessions.lease import hold_lease
@@ -76,6 +76,6 @@ async def start_detached(options: SessionOptions) -> DetachedSession:
         )
         unsaved = await save_workspace(runtime, prepared.placed, prepared.places)
         # A session without this row after a crash here is one that nobody was told of; a person can resume it.
-        await prepared.store.commit(queueing(row.id, row.settings, SystemClock().now()), fence=lease.fence)
+        await prepared.store.commit(queue_write(row.id, row.settings, SystemClock().now()), fence=lease.fence)
         waits = why_waiting(prepared.loaded.settings.placement, choices_of(await prepared.store.present()))
         return DetachedSession(row.id, waits, (*prepared.loaded.notes, *unsaved))

@@ -25,7 +25,7 @@ import structlog
 from callboard.adapters.processes.pids import started_at
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.core.keys import drain_key, host_lease
-from callboard.core.placement import ANY, HostChoice, ranked
+from callboard.core.placement import ANY, HostChoice, rank_hosts
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Delete, LeaseHolder, PresentProcess, Put, Store
 from callboard.ports.store_reading import rows_of
@@ -117,7 +117,7 @@ class Fleet:
         """
         while True:
             changes = self.changed.changes
-            order = [choice.key for choice in ranked(session, placement, await self._choices())]
+            order = [choice.key for choice in rank_hosts(session, placement, await self._choices())]
             if self.draining or self._own_key not in order:
                 with self._looking():
                     await self.changed.changed(changes)

@@ -26,9 +26,9 @@ from callboard.core.keys import session_key, subagent_suffix
 from callboard.core.messaging.envelopes import PLAIN_PROMPT, PromptExtras
 from callboard.core.team.open_work import DeniedCall, StoppedCommand
 from callboard.core.tool_access import tools_for
-from callboard.engine.commands import LEAD_ENDED, model_command, named
+from callboard.engine.commands import LEAD_ENDED, model_command, with_prompt
 from callboard.engine.hooks.registry import HookRegistry
-from callboard.engine.operations.worktree import unmerged
+from callboard.engine.operations.worktree import unmerged_worktrees
 from callboard.engine.recall import recall
 from callboard.engine.team.renew import changes_since
 from callboard.engine.team.supervisor import Team
@@ -275,7 +275,7 @@ class HostedSession(OpenSession):
         row = self._rows.agent("lead")
         life = row[0].incarnation if row else 1
         await self.command("new", text="carry" if carry else "")
-        await self._team.begun("lead", life + 1)
+        await self._team.wait_for_begin("lead", life + 1)
 
     async def begun(self) -> AgentSpec | None:
         """Return the lead's spec, with the permission mode that this resume names, once the lead has its first records.
@@ -286,7 +286,7 @@ class HostedSession(OpenSession):
         if row is None or row[0].life == "stopped":
             return None
         with anyio.move_on_after(BEGINS_WITHIN):
-            await self._team.begun("lead", row[0].incarnation)
+            await self._team.wait_for_begin("lead", row[0].incarnation)
         state = self.state("lead")
         if state is None or state.identity.spec is None or self._chosen_mode is None:
             return state.identity.spec if state is not None else None
@@ -299,7 +299,7 @@ class HostedSession(OpenSession):
 
     async def finished(self) -> RunEnd:
         await self._quiet()
-        return self.end(await unmerged(self._runtime.services.worktrees, self.id))
+        return self.end(await unmerged_worktrees(self._runtime.services.worktrees, self.id))
 
     async def pause(self) -> None:
         """Let no agent begin another step, and return when none is in progress: another process can host the session.
@@ -317,7 +317,7 @@ class HostedSession(OpenSession):
         await self._quiet(detached=False)
         at_rest()
         end = self.end()
-        return replace(end, open=self.open_work(await unmerged(self._runtime.services.worktrees, self.id)))
+        return replace(end, open=self.open_work(await unmerged_worktrees(self._runtime.services.worktrees, self.id)))
 
     def move_to_background(self, use_id: str = "") -> bool:
         """See `OpenSession.move_to_background`."""
@@ -429,7 +429,7 @@ class HostedSession(OpenSession):
         The first name stays, unless `again`.
         """
         row = await self._change_row(
-            lambda row: named(row.model_copy(update={"prompt": ""}), text) if again else named(row, text)
+            lambda row: with_prompt(row.model_copy(update={"prompt": ""}), text) if again else with_prompt(row, text)
         )
         if row is not None:
             self.row = self.row.model_copy(update={"prompt": row.prompt})

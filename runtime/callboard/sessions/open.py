@@ -44,7 +44,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import session_key
 from callboard.core.mcp.catalog import Deferral
 from callboard.core.permissions.values import HardRules
-from callboard.engine.commands import create_session, named, naming_version, prompt_envelope
+from callboard.engine.commands import create_session, naming_version, prompt_envelope, with_prompt
 from callboard.engine.hooks.registry import HookRegistry
 from callboard.engine.runtime import Services, SessionRuntime
 from callboard.engine.team.renew import RepairResult, branch_lead, branch_of, first_records, repair
@@ -516,7 +516,7 @@ def _first_prompt(
     if not text and prompt is None:
         return row, None
     nonce = source.nonce(secrets.token_hex(8))
-    return named(row, prompt or initial), prompt_envelope(row.id, text, now=SystemClock().now(), nonce=nonce)
+    return with_prompt(row, prompt or initial), prompt_envelope(row.id, text, now=SystemClock().now(), nonce=nonce)
 
 
 def build_hooks(

@@ -28,7 +28,7 @@ from callboard.core.context.view.transcript import foreign_transcript
 from callboard.core.decoding import read_value, version_numbers
 from callboard.core.keys import UUID_PATTERN, agent_key, host_lease, session_key
 from callboard.core.permissions.sensitive_paths import claude_folder
-from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, named
+from callboard.engine.commands import DETACHED, PLACEMENT, SERVES, find_session, with_prompt
 from callboard.engine.recall import first_spec
 from callboard.ports.store import Lease, Store
 from callboard.sessions.compose import CASSETTE
@@ -197,7 +197,7 @@ async def _new_row(
     prompt = "(schedule files: kept for `callboard serve`)" if options.identity.serves else ""
     row = SessionRow(id=name, workspace=str(places.workspace), created_at=now, model=model, settings=settings)
     row = row.model_copy(update={"callboard": __version__, "prompt": prompt, "by_tool": bool(started_by_tool())})
-    return named(row, options.identity.title)
+    return with_prompt(row, options.identity.title)
 
 
 async def _to_resume(
@@ -315,7 +315,7 @@ async def _from_transcript(
         begun = {"lines": transcript.lines, "messages": len(answered), "last": last}
         row = row.model_copy(update={"settings": {**row.settings, "transcript": begun}})
     words = next((str(block.data.get("text") or "") for block in copied[0].blocks if block.source == "person"), "")
-    row = row if row.prompt else named(row, words)
+    row = row if row.prompt else with_prompt(row, words)
     return PreparedSession(places, row, store, loaded, trust, options.permissions.attended, copied=copied)
 
 
@@ -344,7 +344,7 @@ async def _forked(source: SessionRow, settings: Json, options: SessionOptions, s
         callboard=__version__,
         by_tool=bool(started_by_tool()),
     )
-    return named(row, options.identity.title or source.prompt)
+    return with_prompt(row, options.identity.title or source.prompt)
 
 
 async def _worktree_of_lead(store: Store, session: str) -> str:

@@ -42,9 +42,9 @@ from callboard.adapters.models.cassette.wrappers import (
 from callboard.adapters.system.clock import SystemClock
 from callboard.adapters.tools.mcp import server_tools
 from callboard.config.settings import LoadedSettings
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.runtime import Services, SessionRuntime
-from callboard.engine.toolbox import Toolbox, wrapped
+from callboard.engine.toolbox import Toolbox, wrap_tools
 from callboard.ports.environment import Approver, Surroundings
 from callboard.ports.tool import Tool
 from callboard.sessions.compose import ModelSelection
@@ -70,7 +70,7 @@ class RecordingSource:
         delivery_order = DeliveryRecorder(self.recording)
         return replace(
             services,
-            tools=wrapped(services.tools, lambda tool: RecordedTool(tool, self.recording)),
+            tools=wrap_tools(services.tools, lambda tool: RecordedTool(tool, self.recording)),
             judge=TapedJudge(services.judge, self.recording),
             archive=TapedArchive(services.archive, self.recording),
             launcher=RecordedLauncher(services.launcher, self.recording),
@@ -114,7 +114,7 @@ class ReplaySource:
         approver: Approver = ReplayedApprover(self.cassette, self.delivery_order, permissions=not self.live_tools)
         shared = replace(
             services,
-            tools=wrapped(services.tools, self._tool),
+            tools=wrap_tools(services.tools, self._tool),
             dice=TapedDice(services.dice, self.cassette),
             surroundings=_recorded_surroundings(services.surroundings, self.cassette),
             observers=(self.delivery_order, *services.observers),
@@ -144,7 +144,7 @@ class ReplaySource:
         """Send the envelopes of schedules at the same points as in the recording."""
         async with self.delivery_order.outside as envelopes:
             async for envelope in envelopes:
-                await runtime.commit(sending(runtime.session, envelope))
+                await runtime.commit(envelope_write(runtime.session, envelope))
 
     def _as_recorded(self, services: Services) -> Services:
         """Return the ports with the tools that the recorded requests list, as they list them.

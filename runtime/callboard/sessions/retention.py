@@ -35,7 +35,7 @@ from callboard.core.keys import (
     schedule_key,
     screen_leases,
 )
-from callboard.core.retention import SessionAge, expired
+from callboard.core.retention import SessionAge, expired_sessions
 from callboard.engine.commands import stored_sessions
 from callboard.engine.recall import recall
 from callboard.ports.store import Delete, Expect, LeaseHolder, Put, Row, Store
@@ -125,7 +125,7 @@ async def _due(store: Store, retention: RetentionSettings) -> tuple[list[Session
     staying: list[Kept] = []
     rows = {row.id: row for row in (await stored_sessions(store)).rows}
     ages = [SessionAge(row.id, row.created_at, row.ended_at) for row in rows.values()]
-    for session in expired(ages, retention, SystemClock().now()):
+    for session in expired_sessions(ages, retention, SystemClock().now()):
         reason = await _use(store, rows[session])
         if reason:
             staying.append(Kept(rows[session], reason))

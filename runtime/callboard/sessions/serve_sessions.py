@@ -23,7 +23,7 @@ from callboard.core.approvals.requests import answerers
 from callboard.core.decoding import in_words, read_value
 from callboard.core.keys import fires_prefix, host_key, host_lease, queue_key, session_key, session_of
 from callboard.core.scheduling.due import CLOCK_SKEW, is_correction
-from callboard.engine.commands import PLACEMENT, queueing, read_session
+from callboard.engine.commands import PLACEMENT, queue_write, read_session
 from callboard.ports.store import Delete, Row
 from callboard.ports.store_reading import row_of, rows_of
 from callboard.sessions.fleet import Fleet
@@ -484,7 +484,7 @@ class Server:
             if dead is not None and dead.unattended and await row_of(self._store, queue_key(entry.session)) is None:
                 stored = await row_of(self._store, session_key(entry.session))
                 settings = read_session(stored).settings if stored is not None else {}
-                queued = queueing(entry.session, settings, SystemClock().now())
+                queued = queue_write(entry.session, settings, SystemClock().now())
                 await self._store.commit(queued, fence=lease.fence)
             row = await row_of(self._store, queue_key(entry.session))
         finally:

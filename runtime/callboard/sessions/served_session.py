@@ -6,7 +6,7 @@ from dataclasses import field
 
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.scheduling import CronInvalid, next_wake, when_of
-from callboard.core.scheduling.due import corrected
+from callboard.core.scheduling.due import clock_corrections
 from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.serving import fires_again
 from callboard.sessions.serve_options import local_time
@@ -118,7 +118,7 @@ def _wake(schedule: Schedule) -> float | None:
 def with_correction(schedule: Schedule, now: float) -> Schedule:
     """Return the schedule as its host corrects it after a fast clock; the same object if it is right."""
     try:
-        update = corrected(schedule, now, when_of(schedule))
+        update = clock_corrections(schedule, now, when_of(schedule))
     except CronInvalid:
         return schedule
     return schedule.model_copy(update=dict(update)) if update else schedule

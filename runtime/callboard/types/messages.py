@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.types.lazy_dataclass import dataclass
-from callboard.types.records import Json, Value, dumped
+from callboard.types.records import Json, Value, compact_json
 
 Source = Literal[
     "person",
@@ -148,7 +148,7 @@ class ViewBlock:
 
 def serialise(role: str, blocks: Sequence[ViewBlock]) -> bytes:
     """Return a message as it is sent to the API: compact JSON in UTF-8."""
-    body = b",".join([dumped(block.data) for block in blocks])
+    body = b",".join([compact_json(block.data) for block in blocks])
     return b'{"role":"%s","content":[%s]}' % (role.encode(), body)
 
 

@@ -22,7 +22,7 @@ StartSource = Literal["startup", "resume", "clear", "compact"]
 """Occasion on which an agent starts, as its hooks name it."""
 
 
-def dumped(data: object) -> bytes:
+def compact_json(data: object) -> bytes:
     """Return a value as it is sent: compact JSON in UTF-8."""
     try:
         return to_json(data)

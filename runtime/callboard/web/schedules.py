@@ -23,7 +23,7 @@ from callboard.core.keys import fires_prefix, schedule_key, short_id
 from callboard.core.scheduling import budget_words
 from callboard.core.scheduling.cron import CronInvalid
 from callboard.core.scheduling.fields import InvalidField, format_duration
-from callboard.core.scheduling.history import newest_first, seconds_of, upcoming
+from callboard.core.scheduling.history import newest_first, next_fires, seconds_of
 from callboard.sessions.inspect.resources import SCHEDULES, ScheduleStatus, last_fired, schedule_state
 from callboard.sessions.inspect.schedule_files import file_faults
 from callboard.sessions.inspect.schedules import LIVE, ScheduleInspector, schedules_of
@@ -142,7 +142,7 @@ def _state(schedule: Schedule) -> Element:
 
 def _next_of(row: ScheduleStatus, viewer: Viewer) -> Node:
     try:
-        times = upcoming(row.schedule, row.now, 1)
+        times = next_fires(row.schedule, row.now, 1)
     except CronInvalid:
         return h.span(".state.bad")["cannot fire"]
     return clock(times[0], viewer) if times else ""
@@ -172,7 +172,7 @@ def calendar(rows: Sequence[ScheduleStatus], viewer: Viewer, days: int) -> Node:
 def _days_of(row: ScheduleStatus, viewer: Viewer) -> dict[date, list[float]]:
     days: dict[date, list[float]] = {}
     try:
-        times = upcoming(row.schedule, row.now, _MOST_TIMES)
+        times = next_fires(row.schedule, row.now, _MOST_TIMES)
     except CronInvalid:
         return {}
     for at in times:
@@ -261,7 +261,7 @@ def _nobody(row: ScheduleStatus) -> Node:
 
 def _next_times(row: ScheduleStatus, viewer: Viewer) -> Node:
     try:
-        times = upcoming(row.schedule, row.now, _NEXT)
+        times = next_fires(row.schedule, row.now, _NEXT)
     except CronInvalid:
         return None
     return [h.div[clock(at, viewer)] for at in times]

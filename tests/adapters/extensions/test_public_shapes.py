@@ -9,7 +9,7 @@ import pytest
 from callboard.adapters.extensions.agents import AgentFile, load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths, LoadedItems
 from callboard.adapters.extensions.skills import load_skills
-from callboard.core.context.system_prompt import ALL, fitted
+from callboard.core.context.system_prompt import ALL, shorten_descriptions
 
 PLAIN = """\
 ---
@@ -182,10 +182,10 @@ def test_fields_of_servers_effort_and_memory_are_read(home: Path) -> None:
 
 
 def test_models_read_what_an_agent_is_for_and_not_its_examples(home: Path) -> None:
-    told = fitted({name: one.description for name, one in _load(home).items.items()})
+    told = shorten_descriptions({name: one.description for name, one in _load(home).items.items()})
     assert told["ux-researcher"] == "Use this agent when conducting user research."
     assert "<example>" not in "".join(told.values())
-    many = fitted({str(number): "word " * 400 for number in range(60)})
+    many = shorten_descriptions({str(number): "word " * 400 for number in range(60)})
     assert sum(map(len, many.values())) <= ALL
 
 

@@ -1,9 +1,9 @@
 """Process with some agents of a session that only send and receive; the stress test starts and kills it.
 
 The product's code does the work: envelopes are written with an event of their sender (`AgentRuntime.record`,
-`sending`), received by `listen`, and delivered by `EnvelopesDelivered`. An agent's journal contains its progress, so
-the successor of a killed process continues there. The recipients are drawn from the agents' names, so the expected
-number of envelopes is known everywhere.
+`envelope_write`), received by `listen`, and delivered by `EnvelopesDelivered`. An agent's journal contains its
+progress, so the successor of a killed process continues there. The recipients are drawn from the agents' names, so the
+expected number of envelopes is known everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import anyio
 
 from callboard.adapters.storage.sqlite import open_store
 from callboard.core.keys import short_id
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.agent_lock import AgentLock
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import listen
@@ -91,7 +91,7 @@ async def send_all(agent: AgentRuntime, agents: int, count: int) -> None:
             sent_at=agent.runtime.clock.now(),
         )
         counted = ev.TodosSet(at=envelope.sent_at, todos=(Todo(content=str(number + 1)),))
-        await agent.record(counted, writes=[sending(SESSION, envelope)])
+        await agent.record(counted, writes=[envelope_write(SESSION, envelope)])
 
 
 async def main(folder: str, place: int, processes: int, agents: int, count: int) -> None:

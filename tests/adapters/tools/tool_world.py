@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core import keys as names
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tool_access import AgentKind
 from callboard.ports.store import Put, Row, Write
 from callboard.ports.tool import BackgroundTask, CallContext, Folders, Launcher, SkillUse, Tool, ToolOutcome
@@ -112,7 +112,7 @@ class MemorySpawner:
         )
         return (
             Put(names.agent_key(SESSION, spec.name), row.encode(), old[1] if old else 0),
-            sending(SESSION, first),
+            envelope_write(SESSION, first),
         )
 
     async def subagent(self, spec: AgentSpec, prompt: str, *, call: str) -> tuple[str, str]:

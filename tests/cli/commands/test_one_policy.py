@@ -19,7 +19,7 @@ import pytest
 from tests.cli.commands.command import Command
 
 from callboard.core.keys import journal, rows_prefix
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.commands import find_session
 from callboard.engine.recall import events_of
 from callboard.sessions.places import find_places
@@ -138,7 +138,7 @@ async def fire(workspace: Path) -> None:
     fired = Envelope(
         id="schedule:cron_1:1", sender="schedule", recipient="lead", type="scheduled", content="tidy", cause="schedule"
     )
-    await store.commit(sending(row.id, fired))
+    await store.commit(envelope_write(row.id, fired))
     await store.aclose()
 
 

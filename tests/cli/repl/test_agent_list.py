@@ -203,8 +203,8 @@ def test_subagents_are_numbered_by_age_and_type_however_their_rows_arrive() -> N
     names = ["explore-z", "explore-a", "explore-b", "plan-a", "alice", "nobody"]
     labels = ["explore 1", "explore 2", "explore 3", "plan 1", "alice", "nobody"]
     assert [cache.label(name) for name in names] == labels
-    assert [cache.labelled(label) for label in labels] == names
-    assert [cache.labelled(label) for label in ("explore 0", "explore 4", "explore x", "explore ²", "")] == [
+    assert [cache.name_of_label(label) for label in labels] == names
+    assert [cache.name_of_label(label) for label in ("explore 0", "explore 4", "explore x", "explore ²", "")] == [
         "explore 0", "explore 4", "explore x", "explore ²", ""
     ]  # fmt: skip
     board.put(agent_row("explore-z", 1.0, "stopped"))

@@ -8,8 +8,8 @@ import pytest
 from tests.core.agent.agent_states import Life, settled
 from tests.core.agent.decisions import HI, failing, prompted, step
 
-from callboard.core.agent.rules.compaction import COUNT, WORTH, room, uncounted
-from callboard.core.context.view.conversation import held, size
+from callboard.core.agent.rules.compaction import COUNT, WORTH, room, tokens_since_count
+from callboard.core.context.view.conversation import message_tokens, size
 from callboard.types import events as ev
 from callboard.types import steps as st
 from callboard.types.records import Json, ToolCall, Usage
@@ -31,8 +31,8 @@ def read(tokens: int, **spec: Any) -> Life:
 
 def test_near_the_limit_with_much_that_was_never_counted_the_service_is_asked() -> None:
     life = read(86_000)
-    assert 0.9 * room(life.state) <= held(life.state.context.conversation) <= room(life.state)
-    assert uncounted(life.state.context.conversation) > 85_000
+    assert 0.9 * room(life.state) <= message_tokens(life.state.context.conversation) <= room(life.state)
+    assert tokens_since_count(life.state.context.conversation) > 85_000
     assert step(life) == st.CountTokens(0)
 
 
@@ -59,9 +59,11 @@ def test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacte
 
 def test_what_was_counted_is_not_asked_again() -> None:
     life = read(86_000).on(ev.TokensCounted, revision=0, tokens=97_000)
-    assert uncounted(life.state.context.conversation) == 0
+    assert tokens_since_count(life.state.context.conversation) == 0
     assert not isinstance(step(life), st.CountTokens)
-    assert held(life.state.context.conversation) > room(life.state), "it does not fit, whatever the estimate was"
+    assert message_tokens(life.state.context.conversation) > room(life.state), (
+        "it does not fit, whatever the estimate was"
+    )
 
 
 def test_a_service_that_cannot_is_not_asked_again_in_this_life() -> None:
@@ -79,7 +81,7 @@ def test_far_from_the_limit_it_is_not_asked(tokens: int) -> None:
 
 def test_a_small_part_is_not_worth_a_call() -> None:
     life = read(WORTH - 1_000, context_limit=WORTH)
-    assert held(life.state.context.conversation) > 0.9 * room(life.state)
+    assert message_tokens(life.state.context.conversation) > 0.9 * room(life.state)
     assert not isinstance(step(life), st.CountTokens)
 
 

@@ -48,11 +48,11 @@ def test_the_index_equals_a_search_after_every_change(tools: list[str], changes:
         if place >= len(tools):
             continue
         before, was = calls, tuple(calls)
-        calls = calls.changed(f"c{place}", partial(replace, stage=stage, request_id=request_id))
+        calls = calls.with_change(f"c{place}", partial(replace, stage=stage, request_id=request_id))
         check(calls)
         assert (calls[place].stage, calls[place].request_id) == (stage, request_id)
         assert before == was
-    assert calls.changed("another", partial(replace, stage="settled")) is calls
+    assert calls.with_change("another", partial(replace, stage="settled")) is calls
     adapter = TypeAdapter(OpenCalls)
     restored = adapter.validate_json(adapter.dump_json(calls))
     assert restored == calls

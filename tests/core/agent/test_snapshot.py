@@ -13,7 +13,7 @@ from tests.core.agent.agent_states import Life, done
 
 from callboard.core.agent import snapshot
 from callboard.core.agent.apply import fold
-from callboard.core.agent.snapshot import EVERY, PER_VIEW, due, dump, load, positions, shape
+from callboard.core.agent.snapshot import EVERY, PER_VIEW, dump, is_due, load, positions, shape
 from callboard.core.agent.state import AgentState
 from callboard.core.frozen import replace
 from callboard.types import events as ev
@@ -107,4 +107,4 @@ def test_a_larger_view_is_written_less_often_and_each_crossing_writes_one() -> N
 
 
 def written(state: AgentState) -> list[int]:
-    return [seq for seq in range(1, 4 * EVERY + 1) if due(seq - 1, replace(state, seq=seq))]
+    return [seq for seq in range(1, 4 * EVERY + 1) if is_due(seq - 1, replace(state, seq=seq))]

@@ -17,9 +17,9 @@ from callboard.core.agent.stuck_detector import (
     after_change,
     after_news,
     after_nudge,
-    noticed,
-    replied,
-    stepped,
+    after_reply,
+    after_step,
+    find_pattern,
 )
 from callboard.types.records import Json, ToolCall
 
@@ -36,19 +36,19 @@ def outcome(text: str, result: str, *, tool: str = "bash", error: bool = False, 
 def steps(*seen: Seen, after: int = 3, error: bool = False) -> Stuck:
     stuck = Stuck()
     for text, result in seen:
-        stuck = stepped(stuck, [outcome(text, result, error=error)], after)
+        stuck = after_step(stuck, [outcome(text, result, error=error)], after)
     return stuck
 
 
 def replies(*texts: str) -> Stuck:
     stuck = Stuck()
     for text in texts:
-        stuck = replied(stuck, ({"type": "text", "text": text},), calls=False)
+        stuck = after_reply(stuck, ({"type": "text", "text": text},), calls=False)
     return stuck
 
 
 def found(stuck: Stuck, after: int = 3) -> tuple[str, int] | None:
-    notice = noticed(stuck, after)
+    notice = find_pattern(stuck, after)
     return None if notice is None else (notice.pattern, notice.count)
 
 
@@ -91,13 +91,13 @@ def test_parallel_calls_are_one_step_in_whatever_order() -> None:
     one, two = outcome("ls", "a"), outcome("pwd", "/w")
     stuck = Stuck()
     for both in ([one, two], [two, one], [one, one, two]):
-        assert noticed(stuck, 3) is None
-        stuck = stepped(stuck, both, 3)
+        assert find_pattern(stuck, 3) is None
+        stuck = after_step(stuck, both, 3)
     assert found(stuck) == ("repeat", 3)
     three = Stuck()
-    three = stepped(three, [one, one, one], 3)
+    three = after_step(three, [one, one, one], 3)
     assert found(three) is None, "three equal calls of one reply are one step"
-    assert noticed(stuck, 3) is not None
+    assert find_pattern(stuck, 3) is not None
     assert "and 2 more" in stuck.last_words
 
 
@@ -106,7 +106,7 @@ def test_the_order_of_an_inputs_fields_and_a_calls_own_id_make_no_difference() -
     for number, fields in enumerate([("a", "b"), ("b", "a"), ("a", "b")]):
         call = ToolCall(id=f"call_{number}", use_id="u", name="t", input=dict.fromkeys(fields, 1))
         cut = {"type": "text", "text": f"[whole output: /out/call_{number}.out]"}
-        stuck = stepped(stuck, [CallOutcome(call, (cut,))], 3)
+        stuck = after_step(stuck, [CallOutcome(call, (cut,))], 3)
     assert found(stuck) == ("repeat", 3)
 
 
@@ -136,13 +136,13 @@ def test_the_same_failure_with_any_input_is_noticed_two_steps_later_than_a_repet
 def test_a_success_or_another_failure_between_breaks_the_row() -> None:
     stuck = Stuck()
     for n in range(4):
-        stuck = stepped(stuck, [outcome(str(n), f"no such file: /{n}", error=True)], 3)
-    better = stepped(stuck, [outcome("x", "no such file: /x", error=True), outcome("y", "fine")], 3)
+        stuck = after_step(stuck, [outcome(str(n), f"no such file: /{n}", error=True)], 3)
+    better = after_step(stuck, [outcome("x", "no such file: /x", error=True), outcome("y", "fine")], 3)
     assert found(better) is None
     assert better.failures == ()
-    other = stepped(stuck, [outcome("x", "out of memory", error=True)], 3)
+    other = after_step(stuck, [outcome("x", "out of memory", error=True)], 3)
     assert found(other) is None
-    assert found(stepped(stuck, [outcome("x", "no such file: /x", tool="cat", error=True)], 3)) is None
+    assert found(after_step(stuck, [outcome("x", "no such file: /x", tool="cat", error=True)], 3)) is None
 
 
 LONG = (
@@ -176,8 +176,8 @@ def test_nearly_the_same_words(one: str, other: str, same: bool) -> None:
 def test_a_monologue_is_noticed_and_a_call_ends_it() -> None:
     assert found(replies("Done.", "Done!", "done")) == ("monologue", 3)
     assert found(replies("Done.", "Really done, all of it.", "Done.")) is None
-    stuck = replied(replies("Done.", "Done."), (), calls=True)
-    assert found(replied(stuck, ({"type": "text", "text": "Done."},), calls=False)) is None
+    stuck = after_reply(replies("Done.", "Done."), (), calls=True)
+    assert found(after_reply(stuck, ({"type": "text", "text": "Done."},), calls=False)) is None
 
 
 def test_what_the_services_own_tools_do_is_part_of_a_reply_and_thinking_is_not() -> None:
@@ -188,40 +188,40 @@ def test_what_the_services_own_tools_do_is_part_of_a_reply_and_thinking_is_not()
             "name": "web_search",
             "input": {"query": ["cats", "old ships", "go"][n]},
         }
-        stuck = replied(stuck, (searching,), calls=False)
+        stuck = after_reply(stuck, (searching,), calls=False)
     assert found(stuck) is None
     for n in range(3):
         blocks: tuple[Json, ...] = ({"type": "thinking", "thinking": LONG[n * 50 :]}, {"type": "text", "text": "Hm."})
-        stuck = replied(stuck, blocks, calls=False)
+        stuck = after_reply(stuck, blocks, calls=False)
     assert found(stuck) == ("monologue", 3)
 
 
 def test_mail_and_what_was_changed_begin_all_anew() -> None:
     stuck = steps(A, A)
     for changed in (after_news(stuck), after_change(stuck, "file", "/a", "1"), after_nudge(stuck)):
-        assert found(stepped(changed, [outcome(*A)], 3)) is None
-        assert found(stepped(changed, [outcome(*A)], 1)) is None
+        assert found(after_step(changed, [outcome(*A)], 3)) is None
+        assert found(after_step(changed, [outcome(*A)], 1)) is None
 
 
 def test_a_file_that_is_put_back_into_a_state_it_had_is_no_progress() -> None:
     stuck = Stuck()
     for n in range(9):
         stuck = after_change(stuck, "file", "/a", "AB"[n % 2])
-        stuck = stepped(stuck, [outcome(f"write {n % 2}", "written")], 3)
+        stuck = after_step(stuck, [outcome(f"write {n % 2}", "written")], 3)
         assert found(stuck) == (("alternation", 3) if n == 6 else None) or n > 6
     fresh = Stuck()
     for n in range(9):
-        fresh = stepped(after_change(fresh, "file", "/a", str(n)), [outcome("write", "written")], 3)
+        fresh = after_step(after_change(fresh, "file", "/a", str(n)), [outcome("write", "written")], 3)
     assert found(fresh) is None
 
 
 def test_who_watches_what_is_under_way_is_passed_over_for_a_long_time_but_not_for_ever() -> None:
     stuck, looks = Stuck(), 0
-    while noticed(stuck, 3) is None:
-        stuck, looks = stepped(stuck, [outcome(*A)], 3, waits=True), looks + 1
+    while find_pattern(stuck, 3) is None:
+        stuck, looks = after_step(stuck, [outcome(*A)], 3, waits=True), looks + 1
     assert looks == 3 * PATIENCE + 3
     assert found(steps(A, A, A)) == ("repeat", 3)
-    between = stepped(stepped(steps(A, A), [outcome("list", "tasks")], 3, waits=True), [outcome(*A)], 3)
+    between = after_step(after_step(steps(A, A), [outcome("list", "tasks")], 3, waits=True), [outcome(*A)], 3)
     assert found(between) == ("repeat", 3), "a look between two repetitions is no progress"
 
 
@@ -233,8 +233,8 @@ def sends(count: int, *others: CallOutcome, number: int = 0) -> list[CallOutcome
 def steps_until_mail(step: Callable[[int], list[CallOutcome]], most: int = 200) -> int | None:
     stuck = Stuck()
     for number in range(most):
-        stuck = stepped(stuck, step(number), 3)
-        if (notice := noticed(stuck, 3)) and notice.pattern == "mail":
+        stuck = after_step(stuck, step(number), 3)
+        if (notice := find_pattern(stuck, 3)) and notice.pattern == "mail":
             return number + 1
     return None
 
@@ -266,18 +266,18 @@ def test_a_busy_sender_whose_work_brings_something_new_is_not_stopped() -> None:
     assert steps_until_mail(lambda n: sends(MAIL_PER_RESULT, outcome(f"cat {n}", f"text {n}"), number=n)) is None
     stuck = Stuck()
     for number in range(60):  # each time something is changed, many may be told of it
-        stuck = stepped(
+        stuck = after_step(
             after_change(stuck, "file", "/a", str(number)), sends(30, outcome("edit", "edited"), number=number), 3
         )
-        assert noticed(stuck, 3) is None
+        assert find_pattern(stuck, 3) is None
 
 
 def test_results_seen_once_pay_for_no_more_messages_after_mail_or_the_nudge() -> None:
     read = [outcome(f"cat {n}", f"text {n}") for n in range(10)]
     for after in (after_news, after_nudge):
-        stuck = after(stepped(Stuck(), read, 3))
-        stuck = stepped(stuck, sends(99), 3)
-        stuck = stepped(stuck, [*sends(1, number=1), *read], 3)
+        stuck = after(after_step(Stuck(), read, 3))
+        stuck = after_step(stuck, sends(99), 3)
+        stuck = after_step(stuck, [*sends(1, number=1), *read], 3)
         assert found(stuck) == ("mail", 100)
 
 
@@ -295,8 +295,8 @@ def expected(seen: Sequence[int], after: int) -> int | None:
 def first(seen: Sequence[int], after: int) -> int | None:
     stuck = Stuck()
     for place, what in enumerate(seen, 1):
-        stuck = stepped(stuck, [outcome(f"call {what}", "result")], after)
-        if noticed(stuck, after):
+        stuck = after_step(stuck, [outcome(f"call {what}", "result")], after)
+        if find_pattern(stuck, after):
             return place
     return None
 
@@ -321,9 +321,9 @@ def test_a_repeated_call_is_named_by_its_tool_and_its_subject() -> None:
         id="d", use_id="v", name="mcp__shop__order", input={"items": ["a", "b"], "gift": True, "to_whom": {}}
     )
     for _ in range(3):
-        stuck = stepped(stuck, [CallOutcome(call, ({"type": "text", "text": "no"},))], 3)
-    notice = noticed(stuck, 3)
+        stuck = after_step(stuck, [CallOutcome(call, ({"type": "text", "text": "no"},))], 3)
+    notice = find_pattern(stuck, 3)
     assert notice is not None
     assert notice.what == "complete_task task_a, with the same result"
-    stuck = stepped(Stuck(), [CallOutcome(odd, ({"type": "text", "text": "no"},))], 3)
+    stuck = after_step(Stuck(), [CallOutcome(odd, ({"type": "text", "text": "no"},))], 3)
     assert stuck.last_words == "mcp__shop__order items (2 items), gift true, to_whom (0 fields)"

@@ -6,7 +6,7 @@ import pytest
 from tests.core.agent.agent_states import Life, judged, started
 
 from callboard.core.approvals.plan_gate import BEFORE_APPROVAL, PlanGate, gate_refusal
-from callboard.core.messaging.envelopes import injected
+from callboard.core.messaging.envelopes import injection_block
 from callboard.core.tool_access import ALL_TOOLS
 from callboard.types import events as ev
 
@@ -117,12 +117,12 @@ def test_an_approval_that_is_void_opens_nothing_and_says_why() -> None:
     assert life.state.work.gate == PlanGate("required")
     (told,) = life.state.context.injections
     assert "void: the base has moved" in told.text
-    assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="void">\n')
+    assert injection_block(told).data["text"].startswith('<plan-decision request="req_1" status="void">\n')
 
 
 def test_a_decision_names_its_request_and_status() -> None:
     (told,) = answered(pending(), "rejected").state.context.injections
-    assert injected(told).data["text"].startswith('<plan-decision request="req_1" status="rejected">\n')
+    assert injection_block(told).data["text"].startswith('<plan-decision request="req_1" status="rejected">\n')
 
 
 def test_a_plan_asked_for_closes_the_gate_at_its_receipt_and_stops_what_has_not_begun() -> None:

@@ -17,7 +17,7 @@ from callboard.core.approvals.vouching import (
 )
 from callboard.core.keys import mailbox, request_key, rule_key, task_key
 from callboard.core.live.frames import LiveProtocolError
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.commands import prompt_envelope
 from callboard.types.store_writes import Append, Delete, Expect, Put
 
@@ -41,7 +41,7 @@ def test_an_announcement_is_bounded() -> None:
 
 
 def test_answers_rules_and_mail_of_the_person_are_announced_and_nothing_else() -> None:
-    prompt = sending("s1", prompt_envelope("s1", "go on", now=1.0, nonce="1"))
+    prompt = envelope_write("s1", prompt_envelope("s1", "go on", now=1.0, nonce="1"))
     guarded = [Put(request_key("s1", "r"), b"v"), Delete(rule_key("s1", "r")), prompt]
     others = [
         Put(request_key("s2", "r"), b"v"),

@@ -23,11 +23,11 @@ from callboard.core.budgets.tree import (
     enlist,
     fire_of,
     fits,
-    limited,
+    limits_calls,
     narrower,
     path,
     release,
-    remaining,
+    remaining_budget,
     reserve,
     schedule_of,
     settle,
@@ -144,13 +144,15 @@ def test_what_is_left_is_the_least_of_all_above() -> None:
     found = having(found, charge(path(found, "lead"), Amount(800, 0.25, 1)))
     found = having(found, reserve(path(found, "sub"), Amount(50, 0.25, 1)))
     nodes = path(found, "sub")
-    assert remaining(nodes, 10.0) == Budget(tokens=150, cost_usd=0.5, seconds=50, steps=4, agents=3)
-    assert remaining(nodes, 10.0, in_flight=False) == Budget(tokens=200, cost_usd=0.75, seconds=50, steps=5, agents=3)
-    assert remaining(path(tree(), "sub"), 0) == Budget()
+    assert remaining_budget(nodes, 10.0) == Budget(tokens=150, cost_usd=0.5, seconds=50, steps=4, agents=3)
+    assert remaining_budget(nodes, 10.0, in_flight=False) == Budget(
+        tokens=200, cost_usd=0.75, seconds=50, steps=5, agents=3
+    )
+    assert remaining_budget(path(tree(), "sub"), 0) == Budget()
     assert deadline(nodes) == 60.0
     assert deadline(path(tree(), "sub")) is None
-    assert limited(nodes)
-    assert not limited(path(tree(session=Budget(agents=1, depth=1)), "sub")), "of calls these say nothing"
+    assert limits_calls(nodes)
+    assert not limits_calls(path(tree(session=Budget(agents=1, depth=1)), "sub")), "of calls these say nothing"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from callboard.core.checkpoints.rules import (
     loss_reminder,
     push_end,
     read_commit,
-    relocated,
+    relocate_path,
     results_in_files,
     session_branches,
     short_list,
@@ -250,7 +250,7 @@ def test_files_with_results_are_found_in_a_conversation() -> None:
 
 def test_a_path_of_another_host_is_found_in_the_innermost_folder() -> None:
     folders = {"/a/app": "/b/app", "/a/app/wt": "/b/trees"}
-    assert relocated("/a/app/x/y", folders) == "/b/app/x/y"
-    assert relocated("/a/app/wt/x", folders) == "/b/trees/x"
-    assert relocated("/a/app", folders) == "/b/app"
-    assert relocated("/a/application/x", folders) == ""
+    assert relocate_path("/a/app/x/y", folders) == "/b/app/x/y"
+    assert relocate_path("/a/app/wt/x", folders) == "/b/trees/x"
+    assert relocate_path("/a/app", folders) == "/b/app"
+    assert relocate_path("/a/application/x", folders) == ""

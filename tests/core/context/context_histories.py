@@ -18,7 +18,7 @@ from callboard.core.context.view.conversation import (
     Conversation,
     add_assistant,
     add_user,
-    edited,
+    apply_edits,
     usage_seen,
     with_overhead,
 )
@@ -91,7 +91,7 @@ class Session:
     def edit(self, edits: Sequence[Edit]) -> Session:
         """Apply edits, and note which laws that breaks."""
         before = self.view
-        self.view = edited(before, edits)
+        self.view = apply_edits(before, edits)
         self.edits += edits
         sent = before.messages[-1].role == "user" if before.messages else True
         self.faults += edit_faults(before, self.view) + invariants(self.view.messages, sent=sent)

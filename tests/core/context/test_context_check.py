@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.core.context.context_histories import STEPS, Session, played, said, text
 
 from callboard.core.context.summary.folding import note, tail_start
-from callboard.core.context.summary.request import missing, repaired, required_content
-from callboard.core.context.view.conversation import edited
+from callboard.core.context.summary.request import find_missing, required_content, restore_missing
+from callboard.core.context.view.conversation import apply_edits
 from callboard.core.context.view.invariants import edit_faults, invariants, pins
 from callboard.core.context.view.messages import is_result
 from callboard.types.messages import Edit, StateBlock
@@ -57,11 +57,11 @@ def view_text(session: Session) -> str:
 
 def test_what_a_fold_would_lose_is_put_back_by_the_same_edit_and_named() -> None:
     session = worked()
-    edits, names = repaired(session.view, bare(session), KNOWN, HELD)
+    edits, names = restore_missing(session.view, bare(session), KNOWN, HELD)
     assert names == ("the first instruction or the assignment", *NAMES)
     session.edit(edits)
     assert session.faults == []
-    assert missing(session.view, required_content(session.view, KNOWN, HELD)) == ()
+    assert find_missing(session.view, required_content(session.view, KNOWN, HELD)) == ()
     shown = view_text(session)
     assert "[completed] think of it" not in shown
     assert "task_b" not in shown
@@ -71,9 +71,9 @@ def test_what_a_fold_would_lose_is_put_back_by_the_same_edit_and_named() -> None
 
 def test_what_stands_is_not_said_twice() -> None:
     session = worked()
-    session.edit(repaired(session.view, bare(session), KNOWN, HELD)[0])
+    session.edit(restore_missing(session.view, bare(session), KNOWN, HELD)[0])
     session.step("x" * 4_000).step("y" * 4_000)
-    again = repaired(session.view, [], KNOWN, HELD)
+    again = restore_missing(session.view, [], KNOWN, HELD)
     assert again == ((), ())
 
 
@@ -89,13 +89,13 @@ def test_what_stands_is_not_said_twice() -> None:
 )
 def test_what_is_told_elsewhere_in_the_view_is_not_missing(words: str, left: str) -> None:
     session = worked().reply(text(words)).user(said("go on"))
-    gone = missing(session.view, required_content(session.view, KNOWN, HELD))
+    gone = find_missing(session.view, required_content(session.view, KNOWN, HELD))
     assert [one.name for one in gone] == [name for name in NAMES if name != left]
 
 
 def test_the_plan_of_another_status_does_not_count() -> None:
     session = worked().reply(text("1. look 2. leap\nYour plan is rejected by person.")).user(said("go on"))
-    gone = missing(session.view, required_content(session.view, KNOWN, HELD))
+    gone = find_missing(session.view, required_content(session.view, KNOWN, HELD))
     assert "plan: approved" in [one.name for one in gone]
 
 
@@ -114,12 +114,12 @@ def test_a_cleared_result_that_alone_told_of_a_running_command_still_tells_of_it
         Edit(kind="cleared", message=number, last=number, block=block, text=mark),
     ]
     known = StateBlock(background=KNOWN.background)
-    edits, names = repaired(session.view, clears, known)
+    edits, names = restore_missing(session.view, clears, known)
     assert names == ("background: bg_a",)
     assert edits[0] == clears[0]
     assert edits[1].text == f"Still so: bg_a: make test (running)\n{mark}"
     persisted = [clears[1].model_copy(update={"kind": "persisted", "text": "<persisted-output>\nx"})]
-    (edit,), _ = repaired(session.view, persisted, known)
+    (edit,), _ = restore_missing(session.view, persisted, known)
     assert edit.text.startswith("<persisted-output>\n")
     assert edit.text.endswith("Still so: bg_a: make test (running)")
 
@@ -127,25 +127,25 @@ def test_a_cleared_result_that_alone_told_of_a_running_command_still_tells_of_it
 def test_a_request_of_another_that_waits_in_the_mailbox_is_not_missing_one_that_was_delivered_is() -> None:
     known = StateBlock(requests=("req_b (plan of alice, you may answer) the roof",))
     session = worked()
-    _, names = repaired(session.view, bare(session), known)
+    _, names = restore_missing(session.view, bare(session), known)
     assert "request: req_b" not in names
     told = Session().user(said("go"), said("alice asks: req_b", "inbox"))
     for number in range(4):
         told.step(f"{number}" * 4_000)
-    edits, names = repaired(told.next_turn().view, bare(told), known)
+    edits, names = restore_missing(told.next_turn().view, bare(told), known)
     assert "request: req_b" in names
     assert "req_b" in str(edits)
 
 
 def test_the_count_of_a_snip_stays_the_last_block() -> None:
     session = worked()
-    (edit,), _ = repaired(session.view, bare(session, "[snipped 7 messages]", "snipped"), KNOWN, HELD)
+    (edit,), _ = restore_missing(session.view, bare(session, "[snipped 7 messages]", "snipped"), KNOWN, HELD)
     assert edit.blocks[-1].data["text"] == "[snipped 7 messages]"
 
 
 def test_an_edit_that_would_have_to_say_more_than_it_saves_is_not_made() -> None:
     session = Session().user(said("go")).step("x" * 100).step("y")
-    edits, names = repaired(session.view, bare(session), KNOWN, HELD)
+    edits, names = restore_missing(session.view, bare(session), KNOWN, HELD)
     assert edits == ()
     assert names
 
@@ -154,9 +154,9 @@ def test_what_nobody_has_answered_is_put_back_too() -> None:
     session = worked().reply(text("done")).user(said("NEW words"), said("mail", "inbox"))
     messages = session.view.messages
     whole = [Edit(kind="dropped", message=messages[0].id, last=messages[-1].id, blocks=(note("[gone]"),))]
-    edits, names = repaired(session.view, whole, StateBlock())
+    edits, names = restore_missing(session.view, whole, StateBlock())
     assert names[1:] == ("unread: person", "unread: inbox")
-    after = edited(session.view, edits)
+    after = apply_edits(session.view, edits)
     assert {"NEW words", "mail"} <= {str(block.data.get("text")) for block in after.messages[0].blocks}
 
 
@@ -193,11 +193,11 @@ def loses(steps: Any, loss: str, rest: int) -> bool:
         "pins": [block for block in covered if block.source == "compactor"][:rest],
     }[loss]
     texts = [note(str(block.data["text"])) for block in stays if block.data.get("type") == "text"]
-    edits, _ = repaired(before, [edit.model_copy(update={"blocks": (*texts, note("[gone]"))})], KNOWN, HELD)
+    edits, _ = restore_missing(before, [edit.model_copy(update={"blocks": (*texts, note("[gone]"))})], KNOWN, HELD)
     if not edits:
         return False
-    after = edited(before, edits)
-    assert missing(after, required_content(before, KNOWN, HELD)) == ()
+    after = apply_edits(before, edits)
+    assert find_missing(after, required_content(before, KNOWN, HELD)) == ()
     assert edit_faults(before, after) == []
     assert invariants(after.messages) == []
     return True

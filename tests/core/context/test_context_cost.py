@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.core.context.context_histories import Session, said
 
-from callboard.core.context.cache.breakpoints import anchored_list, marks, unmarked, with_marks
+from callboard.core.context.cache.breakpoints import anchored_list, marks, with_marks, without_mark
 from callboard.core.context.cache.cost import (
     LOOK_BACK,
     InputBill,
@@ -128,8 +128,8 @@ def test_a_prefix_smaller_than_is_cached_gets_no_mark() -> None:
 def test_a_request_bears_four_marks_at_most_and_three_leave_the_tools_without() -> None:
     tools = anchored_list([{"name": "a"}, {"name": "b"}])
     assert b"cache_control" in tools
-    assert json.loads(unmarked(tools)) == [{"name": "a"}, {"name": "b"}]
-    assert unmarked(b"[]") == b"[]"
+    assert json.loads(without_mark(tools)) == [{"name": "a"}, {"name": "b"}]
+    assert without_mark(b"[]") == b"[]"
     view = talk(30, calls=12).view
     cycle = EditCycle(fixed=view.messages[6].id, touched=view.messages[20].id)
     for one in (EditCycle(), cycle, EditCycle(fixed=view.messages[6].id)):

@@ -18,15 +18,15 @@ from callboard.core.context.cache.rereads import (
     MOST_GONE,
     MOST_USED,
     RemovedContent,
+    after_calls,
     after_edits,
-    called,
     steps_to_keep,
 )
 from callboard.core.context.cache.tracker import CacheState, EditCycle, after_edit, after_reply
 from callboard.core.context.stage_input import Batch, Situation
 from callboard.core.context.stages.economic import Moment, economic
 from callboard.core.context.stages.results import persisted_mark
-from callboard.core.context.view.conversation import edited
+from callboard.core.context.view.conversation import apply_edits
 from callboard.core.context.view.messages import result_text
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import Edit, SummaryWanted
@@ -169,7 +169,7 @@ def forgotten_after(*asked: tuple[str, Json]) -> tuple[Session, RemovedContent]:
     """All these calls were made, and their results cleared."""
     session, known = Session().user(said("go")), RemovedContent()
     for step, (name, asking) in enumerate(asked, start=1):
-        known = called(known, [calling(name, **asking)], step)
+        known = after_calls(known, [calling(name, **asking)], step)
         session.reply(call(f"toolu_{step}", name, **asking)).user(result(f"toolu_{step}", "x" * 4_000))
     users = [one for one in session.view.messages if one.role == "user"][1:]
     edits = [Edit(kind="cleared", message=one.id, last=one.id, block=0, text="[gone]") for one in users]
@@ -197,17 +197,17 @@ def test_what_is_asked_for_again_after_it_was_taken_away_is_a_re_read(
     first: tuple[str, Json], then: tuple[str, Json], again: bool
 ) -> None:
     _, known = forgotten_after(first)
-    after = called(known, [calling(then[0], **then[1])], 30)
+    after = after_calls(known, [calling(then[0], **then[1])], 30)
     assert after.rereads == int(again)
     assert (after.reread_tokens > 1_000) is again
-    once_more = called(after, [calling(then[0], **then[1])], 31)
+    once_more = after_calls(after, [calling(then[0], **then[1])], 31)
     assert once_more.rereads == int(again), "what was brought back is there again"
 
 
 def test_a_command_run_again_after_a_file_was_changed_is_no_re_read() -> None:
     _, known = forgotten_after(("bash", {"command": "pytest"}))
-    known = called(known, [calling("edit_file", path="a.py")], 5)
-    assert called(known, [calling("bash", command="pytest")], 6).rereads == 0
+    known = after_calls(known, [calling("edit_file", path="a.py")], 5)
+    assert after_calls(known, [calling("bash", command="pytest")], 6).rereads == 0
 
 
 def test_a_summary_takes_its_results_away_too() -> None:
@@ -222,9 +222,9 @@ def test_the_books_are_bounded() -> None:
     _, known = forgotten_after(*(("read_file", {"path": f"{n}.py"}) for n in range(MOST_GONE + 20)))
     assert len(known.gone) == MOST_GONE
     assert len(known.used) == MOST_USED
-    known = called(known, [calling("read_file", path=f"{MOST_GONE + 19}.py")], 10_000)
+    known = after_calls(known, [calling("read_file", path=f"{MOST_GONE + 19}.py")], 10_000)
     assert len(known.gaps) == LONGEST_GAP + 1
-    assert len(called(known, [calling("bash", command="x" * 10_000)], 10_001).gone) <= MOST_GONE
+    assert len(after_calls(known, [calling("bash", command="x" * 10_000)], 10_001).gone) <= MOST_GONE
 
 
 def test_re_reads_lengthen_the_time_that_files_are_kept() -> None:
@@ -251,7 +251,7 @@ def test_it_never_costs_more_than_doing_nothing_by_more_than_one_edit(sizes: lis
         edits = ask(session, replace(at(step), cycle=cycle), budget=10**7)
         if edits:
             first = min(edit.message for edit in edits)
-            session.view = edited(session.view, edits)
+            session.view = apply_edits(session.view, edits)
             start, _ = session.view.messages.span(first, first)
             behind = sum(message.tokens for message in session.view.messages[start:])
             price = edit_price(prices, behind, warm=True)

@@ -14,7 +14,7 @@ from callboard.core.context.pipeline import next_stage, react_stage
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.last_resort import LEFT_OUT, TOGETHER, blame, drop_old_images
 from callboard.core.context.stages.results import persisted_texts
-from callboard.core.context.view.conversation import held, with_overhead
+from callboard.core.context.view.conversation import message_tokens, with_overhead
 from callboard.core.context.view.invariants import in_file, invariants
 from callboard.core.context.view.messages import is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, image_bytes
@@ -59,7 +59,7 @@ def test_a_hundred_parallel_results_each_of_legal_size_fit_in_the_end() -> None:
     session = parallel(100, 20_000)
     files = settle(session)
     shrunk(session)
-    assert held(session.view) <= BUDGET
+    assert message_tokens(session.view) <= BUDGET
     assert all(whole.endswith("x" * 20_000) for whole in files.values()), "each file holds all of its result"
     texts = [result_text(block) for block in session.view.messages[-1].blocks if is_result(block)]
     assert len(texts) == 100
@@ -72,7 +72,7 @@ def test_several_giant_results_at_once_with_a_reminder_behind_them() -> None:
     session.user(result("a", [text("y" * 2_000_000), text("z" * 9)]), result("b", "x" * 1_000_000), note)
     files = settle(session)
     shrunk(session)
-    assert held(session.view) <= BUDGET
+    assert message_tokens(session.view) <= BUDGET
     assert sorted(map(len, files.values())) == [1_000_000, 2_000_010], "all texts of a result are in its file"
     assert session.view.messages[-1].blocks[-1].data["text"] == note.data["text"]
 
@@ -95,7 +95,7 @@ def test_a_pinned_instruction_larger_than_the_window_is_still_pinned_and_no_long
     files = settle(session)
     shrunk(session)
     assert [len(whole) for whole in files.values()] == [90_000]
-    (pin,) = session.view.messages.pinned()
+    (pin,) = session.view.messages.pinned_blocks()
     assert str(pin.data["text"]).startswith("[Large input saved to ")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from tests.core.context.context_histories import result, said, text
 
-from callboard.core.context.view.conversation import Conversation, add_user, edited
+from callboard.core.context.view.conversation import Conversation, add_user, apply_edits
 from callboard.core.context.view.messages import FULL, SMALL, Messages, is_result, make_block, make_message
 from callboard.types.messages import Edit, ViewMessage
 
@@ -42,7 +42,7 @@ def check(messages: Messages, plain: Sequence[ViewMessage]) -> None:
     assert messages.result_tokens == sum(results)
     assert messages.bulk == sum(tokens for tokens in results if tokens > SMALL)
     assert messages.tokens_of("person") == sum(b.tokens for m in plain for b in m.blocks if b.source == "person")
-    assert messages.pinned() == [block for message in plain for block in message.blocks if block.pinned]
+    assert messages.pinned_blocks() == [block for message in plain for block in message.blocks if block.pinned]
     bulky = [n for n, m in enumerate(plain) if any(b.tokens > SMALL and is_result(b) for b in m.blocks)]
     assert list(messages.bulky()) == bulky == list(messages.bulky(newest_first=True))[::-1]
     assert b",".join(messages.pieces()) == b",".join(message.wire for message in plain)
@@ -77,10 +77,10 @@ def changed(messages: Messages, plain: tuple[ViewMessage, ...], change: tuple[st
     stop = min(size, start + span)
     if kind == "changed":
         instead = {n: replace(one(n, 700, pinned=True), id=plain[n].id) for n in range(start, stop, 3)}
-        return messages.changed(instead), tuple(instead.get(n, m) for n, m in enumerate(plain))
+        return messages.with_replaced(instead), tuple(instead.get(n, m) for n, m in enumerate(plain))
     first = plain[start].id if start < stop else (plain[start - 1].id + 1 if start else -999)
     fresh = [replace(one(n, 5), id=first + n) for n in range(count)]
-    return messages.spliced(start, stop, fresh), (*plain[:start], *fresh, *plain[stop:])
+    return messages.splice(start, stop, fresh), (*plain[:start], *fresh, *plain[stop:])
 
 
 @given(st.integers(0, 5 * FULL), CHANGES)
@@ -139,19 +139,19 @@ def test_a_step_shares_all_full_chunks_and_a_request_has_one_piece_for_each() ->
 
 def test_an_edit_makes_only_the_chunks_anew_that_it_touches() -> None:
     conv = Conversation(messages=Messages.of(row(20 * FULL)))
-    cleared = edited(conv, [Edit(kind="cleared", message=5 * FULL + 1, last=5 * FULL + 1, block=0, text="gone")])
+    cleared = apply_edits(conv, [Edit(kind="cleared", message=5 * FULL + 1, last=5 * FULL + 1, block=0, text="gone")])
     before, after = conv.messages.pieces(), cleared.messages.pieces()
     assert [n for n, piece in enumerate(after) if piece is not before[n]] == [5]
-    folded = edited(conv, [Edit(kind="dropped", message=3 * FULL, last=6 * FULL + 1, blocks=(said("mark"),))])
+    folded = apply_edits(conv, [Edit(kind="dropped", message=3 * FULL, last=6 * FULL + 1, blocks=(said("mark"),))])
     assert folded.messages.pieces()[:2] == before[:2]
     assert folded.messages.pieces()[-FULL:] == before[-FULL:]
     assert sum(piece in set(before) for piece in folded.messages.pieces()) >= len(before) - 5
 
 
 SMALLER: list[Callable[[Messages], Messages]] = [
-    lambda messages: messages.spliced(0, len(messages) - 1, ()),
-    lambda messages: messages.spliced(3, len(messages), ()),
-    lambda messages: messages.spliced(FULL, len(messages), row(1)),
+    lambda messages: messages.splice(0, len(messages) - 1, ()),
+    lambda messages: messages.splice(3, len(messages), ()),
+    lambda messages: messages.splice(FULL, len(messages), row(1)),
 ]
 
 
@@ -187,5 +187,5 @@ def test_in_a_snapshot_they_are_a_list() -> None:
 def test_a_conversation_counts_what_clearing_could_save() -> None:
     conv = add_user(Conversation(), 1, [result("a", "r" * 400), result("b", "ok"), said("go")], at=0.0, turn="t")
     assert (conv.result_tokens, conv.messages.bulk) == (116 + 17, 116)
-    cleared = edited(conv, [Edit(kind="cleared", message=1, last=1, block=0, text="[cleared]")])
+    cleared = apply_edits(conv, [Edit(kind="cleared", message=1, last=1, block=0, text="[cleared]")])
     assert (cleared.result_tokens, cleared.messages.bulk) == (19 + 17, 0)

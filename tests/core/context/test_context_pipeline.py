@@ -11,7 +11,7 @@ from tests.core.context.context_stages import began, worked
 from callboard.core.context.pipeline import StageCall, check_pipeline, manual_summary, next_stage, react_stage
 from callboard.core.context.stage_input import Situation, budget_of
 from callboard.core.context.stages.results import persisted_texts
-from callboard.core.context.view.conversation import held
+from callboard.core.context.view.conversation import message_tokens
 from callboard.types.agent_spec import ModelLimits, StageSpec
 from callboard.types.messages import StateBlock
 
@@ -74,7 +74,7 @@ def test_after_failed_summaries_the_oldest_is_dropped_and_then_nothing_is_left_t
     assert (found.stage, found.transcript, len(found.edits)) == ("truncate_oldest", True, 1)
     assert "/t/lead-7.jsonl" in str(found.edits)
     session.edit(found.edits)
-    assert held(session.view) <= 3_000
+    assert message_tokens(session.view) <= 3_000
     assert asked(session, 3_000, summaries_failed=3) is None
 
 

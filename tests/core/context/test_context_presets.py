@@ -15,7 +15,7 @@ from tests.core.context.context_stages import began, results, worked
 from callboard.core.context.pipeline import PRESETS, StageCall, check_pipeline, next_stage
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.summarize import characters
-from callboard.core.context.view.conversation import held, render
+from callboard.core.context.view.conversation import message_tokens, render
 from callboard.types.messages import Edit, SummaryWanted
 
 SOAK = int(os.environ.get("SOAK", "1"))
@@ -151,7 +151,7 @@ class Paying(Life):
 
     def _do(self, found: StageCall) -> None:
         view = self.session.view
-        if found.summary is not None and held(view) <= self.budget:
+        if found.summary is not None and message_tokens(view) <= self.budget:
             first, last = found.summary.message, found.summary.last
             covered = sum(one.tokens for one in view.messages if first <= one.id <= last)
             assert covered >= min(0.1 * self.budget, 19_500) - 1, (found.stage, covered, self.budget)

@@ -12,7 +12,7 @@ from callboard.core.context.pipeline import PRESETS, check_pipeline, next_stage
 from callboard.core.context.stage_input import REGION_STAGE, Situation, failed_at, still_failed
 from callboard.core.context.stages.summarize import region_edits
 from callboard.core.context.summary.folding import is_summary, text_of
-from callboard.core.context.view.conversation import held
+from callboard.core.context.view.conversation import message_tokens
 from callboard.core.context.view.messages import is_result
 from callboard.types.agent_spec import StageSpec
 from callboard.types.messages import SummaryWanted, ViewMessage
@@ -33,7 +33,7 @@ def turns(count: int, steps: int = 3, length: int = 4_000) -> Session:
 
 def budget_at(session: Session, share: float) -> int:
     """The budget of which the view takes that share."""
-    return int(held(session.view) / share)
+    return int(message_tokens(session.view) / share)
 
 
 def shown(message: ViewMessage) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_batch_goes_on_down_to_fifty_per_cent() -> None:
     session = turns(10)
     budget = budget_at(session, 0.72)
     assert len(spans(session, budget, at_least=0.02)) > 2
-    assert 0.4 * budget < held(session.view) <= 0.5 * budget
+    assert 0.4 * budget < message_tokens(session.view) <= 0.5 * budget
     assert session.faults == []
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as hy
 
 from callboard.core.context.cache.breakpoints import marks, with_marks
 from callboard.core.context.summary.shared_prefix import shared_prefix_messages
-from callboard.core.context.view.conversation import Conversation, add_assistant, add_user, edited, restored_from
+from callboard.core.context.view.conversation import Conversation, add_assistant, add_user, apply_edits, restored_from
 from callboard.core.context.view.invariants import invariants
 from callboard.core.context.view.messages import FULL, Messages, wire_for
 from callboard.core.recovery.fallback import TAKES_NONE, reader_of
@@ -206,7 +206,7 @@ def test_a_summary_that_rides_and_an_edit_elsewhere_leave_out_the_same() -> None
     talk = talked([("one", "thought call")] * 40)
     asked = sent(shared_prefix_messages(talk.view, "SUM UP", "two"))
     assert not any("thinking" in types for types in kinds(asked))
-    cleared = edited(talk.view, [Edit(kind="cleared", message=3, last=3, block=0, text="[cleared]")])
+    cleared = apply_edits(talk.view, [Edit(kind="cleared", message=3, last=3, block=0, text="[cleared]")])
     assert not any("thinking" in types for types in kinds(sent(cleared.messages.pieces(reader="two"))))
     assert len(sent(cleared.messages.pieces(reader="one"))) == len(cleared.messages)
 
@@ -215,5 +215,5 @@ def test_what_an_undo_brings_back_is_still_known_by_its_model() -> None:
     talk = Talk().user(text("go")).step("one", thought())
     back = restored_from(talk.view.messages[1])
     assert [block.by for block in back.blocks] == ["one", ""]
-    whole = edited(talk.view, [Edit(kind="restored", message=2, last=2, messages=(back,))])
+    whole = apply_edits(talk.view, [Edit(kind="restored", message=2, last=2, messages=(back,))])
     assert kinds(sent(whole.messages.pieces(reader="two")))[1] == ["tool_use"]

@@ -9,7 +9,7 @@ from tests.core.context.context_histories import Session, call, png, result, sai
 from tests.core.context.context_stages import NAME_MARK, began, edits, results, wanted, worked
 
 from callboard.core.context.stages.results import persisted_texts
-from callboard.core.context.view.conversation import held
+from callboard.core.context.view.conversation import message_tokens
 from callboard.types.messages import FROM_THE_START, StateBlock
 
 # persist_large_results
@@ -188,7 +188,7 @@ def test_over_the_budget_all_but_the_newest_exchange_is_summarised() -> None:
     session = worked()
     found = wanted(session.ask("summarize_all", 5_000))
     assert (found.message, found.last) == (1, session.view.messages[-3].id)
-    folded = held(session.view) - sum(message.tokens for message in session.view.messages[-2:]) - 5
+    folded = message_tokens(session.view) - sum(message.tokens for message in session.view.messages[-2:]) - 5
     assert (found.trigger, found.max_tokens) == ("auto", folded // 5 + 200)
     session.do(found, 5_000)
     assert session.faults == []
@@ -198,8 +198,8 @@ def test_over_the_budget_all_but_the_newest_exchange_is_summarised() -> None:
 
 def test_at_the_budget_nothing_is_summarised() -> None:
     session = worked()
-    assert session.ask("summarize_all", held(session.view)) is None
-    assert session.ask("summarize_all", held(session.view) - 1) is not None
+    assert session.ask("summarize_all", message_tokens(session.view)) is None
+    assert session.ask("summarize_all", message_tokens(session.view) - 1) is not None
 
 
 def test_a_large_but_legal_result_is_seen_before_it_is_summarised() -> None:
@@ -252,7 +252,7 @@ def test_the_oldest_turns_are_dropped_and_the_mark_counts_them_over_repeated_dro
     texts = [block.data["text"] for block in session.view.messages[0].blocks]
     assert texts[0] == "go"
     assert texts[1] == "[4 earlier turns dropped: no summary could be made. Transcript: /t/a.jsonl]"
-    assert held(session.view) <= 4_300
+    assert message_tokens(session.view) <= 4_300
     for _number in range(3):
         session.step("x " * 2_000).reply(text("ok")).next_turn().user(said("next", "inbox"))
     session.run("truncate_oldest", 6_000, transcript="/t/b.jsonl")

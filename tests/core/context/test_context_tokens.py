@@ -17,8 +17,8 @@ from callboard.core.context.view.conversation import (
     Conversation,
     add_assistant,
     add_user,
-    edited,
-    held,
+    apply_edits,
+    message_tokens,
     size,
     usage_seen,
 )
@@ -184,13 +184,13 @@ def test_base64_counts_by_what_the_service_found_of_its_like() -> None:
 def test_an_edit_makes_the_view_count_less_by_the_rate_of_the_newest_count(prompt: int, kept: int) -> None:
     conv = counted("x" * 8_000, prompt)
     fold = Placed(data=text("y" * kept), source="compactor")
-    less = edited(conv, [Edit(kind="summarised", message=1, last=1, blocks=(fold,))])
+    less = apply_edits(conv, [Edit(kind="summarised", message=1, last=1, blocks=(fold,))])
     assert less.overhead + less.tokens <= size(less) <= size(conv)
     assert size(less) >= less.overhead + less.tokens * prompt // (conv.overhead + conv.tokens)
 
 
 def test_held_is_what_the_messages_take() -> None:
     conv = counted("x" * 4_000, 3_000)
-    assert held(conv) == size(conv) - 100
+    assert message_tokens(conv) == size(conv) - 100
     plain: Any = Conversation()
-    assert held(plain) == 0
+    assert message_tokens(plain) == 0

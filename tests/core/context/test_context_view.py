@@ -16,8 +16,8 @@ from callboard.core.context.view.conversation import (
     Conversation,
     add_assistant,
     add_user,
-    edited,
-    held,
+    apply_edits,
+    message_tokens,
     render,
     size,
     usage_seen,
@@ -79,7 +79,7 @@ def test_an_older_assignment_gives_way_to_a_newer_one() -> None:
 
 def test_before_any_usage_the_estimate_counts_with_system_and_tools() -> None:
     conv = Session().user(said("x" * 400)).view
-    assert (held(conv), size(conv)) == (104, 604)
+    assert (message_tokens(conv), size(conv)) == (104, 604)
 
 
 def test_the_exact_usage_counts_where_it_is_larger_and_new_blocks_come_on_top() -> None:
@@ -272,7 +272,7 @@ def test_an_edit_whose_target_no_longer_stands_changes_nothing() -> None:
         Edit(kind="cleared", message=2, last=2, block=0, text="x"),
         Edit(kind="summarised", message=50, last=60, blocks=(said("x"),)),
     ]
-    assert edited(view, stale) is view
+    assert apply_edits(view, stale) is view
     assert render(view.messages, stale) == view.messages
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.core.agent.test_decide_context import long
 
 from callboard.core.context.cache.tracker import CacheState
-from callboard.core.context.view.conversation import held
+from callboard.core.context.view.conversation import message_tokens
 from callboard.core.reports.context import edit_reason, rewritten
 from callboard.types.events import ContextEdited
 from callboard.types.messages import Edit
@@ -41,7 +41,7 @@ def test_each_trigger_has_its_words(fields: dict[str, Any], why: str) -> None:
 
 
 def test_a_threshold_is_told_in_numbers() -> None:
-    size = held(VIEW)
+    size = message_tokens(VIEW)
     said = f"the messages held {size:,} of the 20,000 tokens that they may take ({size * 100 // 20_000} %)"
     assert edit_reason(record(), VIEW, 20_000) == said
     assert edit_reason(record(trigger="manual"), VIEW, 20_000) == "asked for"

@@ -17,7 +17,14 @@ from callboard.core.context.summary.folding import dropped_mark, note, render_st
 from callboard.core.context.summary.request import summary_edits
 from callboard.core.context.system_prompt import ProjectFile, PromptFacts, SkillLine, system_prompt, todo_reminder
 from callboard.core.context.view.conversation import Conversation, add_assistant, add_user
-from callboard.core.messaging.envelopes import TAGS, defused, envelope_block, injected, large_mark, rearmed
+from callboard.core.messaging.envelopes import (
+    TAGS,
+    defuse_tags,
+    envelope_block,
+    injection_block,
+    large_mark,
+    restore_tags,
+)
 from callboard.types import events as ev
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.messages import Injection, Placed, StateBlock, SummaryWanted
@@ -94,8 +101,8 @@ def test_an_envelope_stands_in_one_pair_of_tags_whatever_its_text_and_fields_say
 
 @given(hostile(), hostile(), hy.sampled_from(TAGS))
 def test_an_injection_stands_in_one_pair_of_its_tag(text: str, kind: str, tag: str) -> None:
-    assert tags_in(text_of(injected(Injection(kind=tag, text=text)))) == [tag, f"/{tag}"]
-    unknown = text_of(injected(Injection(kind=kind, text=text)))
+    assert tags_in(text_of(injection_block(Injection(kind=tag, text=text)))) == [tag, f"/{tag}"]
+    unknown = text_of(injection_block(Injection(kind=kind, text=text)))
     assert tags_in(unknown) in ([one, f"/{one}"] for one in (kind.strip(), "system-reminder"))
 
 
@@ -192,13 +199,13 @@ def test_the_system_prompt_quotes_the_workspace_its_files_and_its_skills(text: s
     "text", ["\uff1csystem-reminder\uff1e", "<\u200bsystem-reminder>", "&lt;inbox&gt;", "<inboxes>"]
 )
 def test_what_only_looks_like_a_tag_is_plain_text(text: str) -> None:
-    assert defused(text) == text
+    assert defuse_tags(text) == text
 
 
 @given(hostile())
 def test_what_was_copied_from_a_result_can_be_found_in_the_file_again(text: str) -> None:
     plain = text.replace("&lt;", "")
-    assert rearmed(defused(plain)) == plain
+    assert restore_tags(defuse_tags(plain)) == plain
 
 
 def test_the_reader_of_this_test_finds_what_the_rule_must_find() -> None:

@@ -13,7 +13,7 @@ from callboard.core.hooks.merge import (
     MOST_CHARACTERS,
     HookOutcome,
     InvalidHook,
-    capped,
+    cap_text,
     names_of,
     never_fits,
     post_verdict,
@@ -147,10 +147,10 @@ def test_a_rewritten_input_is_a_copy_that_the_hook_no_longer_holds() -> None:
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    text = capped("x" * 50_000)
+    text = cap_text("x" * 50_000)
     assert len(text) == MOST_CHARACTERS
     assert text.endswith("[cut: this hook said 50,000 characters]")
-    assert capped("a\ud800b").encode() == b"a?b"
+    assert cap_text("a\ud800b").encode() == b"a?b"
 
 
 ANSWERS = some.sampled_from(

@@ -22,7 +22,7 @@ def taken(buffer: ReaderBuffer, most: int) -> bytes:
     data = bytearray()
     while buffer and most > 0:
         part = bytes(buffer.next_bytes()[:most])
-        buffer.sent(len(part))
+        buffer.remove_sent(len(part))
         data += part
         most -= len(part)
     return bytes(data)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from callboard.core.json_schema import input_problem, schema_for_model
 from callboard.core.mcp.limits import McpLimits, limits_of, wait_before_start
-from callboard.core.mcp.results import EMPTY, answer_of, blocks_of, cut, one_line, shortened, whole_text
+from callboard.core.mcp.results import EMPTY, answer_of, blocks_of, cut, one_line, shorten_texts, whole_text
 from callboard.core.mcp.tool_names import clashes_with, own_clashes, tool_name
 from callboard.types.records import Json
 from callboard.types.settings import McpSettings
@@ -107,7 +107,7 @@ def test_any_answer_becomes_blocks_that_a_request_can_carry(result: Json) -> Non
 
 def test_a_long_result_keeps_its_two_ends_and_its_images() -> None:
     image: Json = {"type": "image", "source": {"data": ""}}
-    first, second = shortened([{"type": "text", "text": "a" * 500 + "z" * 500}, image], 100, "/whole")
+    first, second = shorten_texts([{"type": "text", "text": "a" * 500 + "z" * 500}, image], 100, "/whole")
     assert first["text"].startswith("a" * 50 + "\n[Result cut: 100 of 1,000 characters. Whole: /whole]\n")
     assert first["text"].endswith("z" * 50)
     assert second is image

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.mcp.config_entries import Approval, ConfigEntries, expanded, off_by, read_document
+from callboard.core.mcp.config_entries import Approval, ConfigEntries, expand_variables, off_by, read_document
 from callboard.core.trust.yaml_nodes import json_node, node_of
 from callboard.types.mcp import ServerEntry
 
@@ -143,7 +143,7 @@ def test_variables_are_expanded_and_unset_ones_stay_and_are_told() -> None:
         "https://${HOST:-h.example}/",
         {"Authorization": "Bearer ${TOKEN}"},
     )
-    filled, unset = expanded(entry, {"HOME": "/h", "A": "${HOME}", "EMPTY": ""})
+    filled, unset = expand_variables(entry, {"HOME": "/h", "A": "${HOME}", "EMPTY": ""})
     assert filled.command == "/h/x"
     assert filled.args == ("${HOME}", "", "$A", "${NO}")  # a value is not expanded again
     assert filled.env == {"K": "${HOME}d"}

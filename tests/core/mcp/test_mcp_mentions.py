@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.core.mcp.tool_names import MOST, mentioned
+from callboard.core.mcp.tool_names import MOST, find_mentions
 
 THERE = {"docs": frozenset({"note://one", "file:///a(b)"}), "db": frozenset[str]()}
 
@@ -25,11 +25,11 @@ THERE = {"docs": frozenset({"note://one", "file:///a(b)"}), "db": frozenset[str]
     ],
 )
 def test_a_resource_is_named_by_its_server_and_its_uri(text: str, found: list[tuple[str, str]]) -> None:
-    assert list(mentioned(text, THERE)) == found
+    assert list(find_mentions(text, THERE)) == found
 
 
 @given(st.lists(st.sampled_from(["@docs:", "@db:x", "note://one", " ", ".", "@", "\\", "é"])))
 def test_whatever_is_said_names_few_resources_of_servers_that_are_there(parts: list[str]) -> None:
-    found = mentioned("".join(parts), THERE)
+    found = find_mentions("".join(parts), THERE)
     assert len(found) <= MOST
     assert all(server in THERE and uri for server, uri in found)

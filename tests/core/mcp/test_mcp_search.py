@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.core.mcp.tool_names import covers
-from callboard.core.mcp.tool_search import DeclaredTool, ranked
+from callboard.core.mcp.tool_search import DeclaredTool, rank_tools
 from callboard.types.records import Json
 
 QUERY: Json = {"properties": {"query": {}}}
@@ -32,19 +32,19 @@ TOOLS = (
     ],
 )
 def test_the_tool_that_is_meant_comes_first(query: str, first: str) -> None:
-    assert ranked(query, TOOLS, 5)[0].name == first
+    assert rank_tools(query, TOOLS, 5)[0].name == first
 
 
 @given(st.text(), st.integers(0, 7), st.permutations(TOOLS))
 def test_the_same_query_finds_the_same_whatever_the_order(query: str, most: int, tools: list[DeclaredTool]) -> None:
-    found = ranked(query, tools, most)
-    assert found == ranked(query, TOOLS, most)
+    found = rank_tools(query, tools, most)
+    assert found == rank_tools(query, TOOLS, most)
     assert len(found) <= most
 
 
 def test_what_fits_nothing_finds_nothing() -> None:
-    assert ranked("brew coffee", TOOLS, 5) == ()
-    assert ranked("the of a", TOOLS, 5) == ()
+    assert rank_tools("brew coffee", TOOLS, 5) == ()
+    assert rank_tools("the of a", TOOLS, 5) == ()
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from callboard.core.memory.note import (
     LONGEST,
     Note,
     faults_of,
-    indexed,
-    merged,
-    named,
+    merge_notes,
+    name_fault,
     note_of,
     prompt_part,
     text_of,
+    update_index,
 )
 from callboard.core.memory.relevance import MOST, chosen, terms
 
@@ -63,7 +63,7 @@ def test_a_note_of_others_is_read_as_far_as_it_goes_and_keeps_its_fields() -> No
     "name", ["", "../x", "a/b", "MEMORY", "memory", "A", "x" * 65, ".x", "x.", "a..b", "ä", "a b", "x\n"]
 )
 def test_names_that_are_no_file_names_are_refused(name: str) -> None:
-    assert named(name)
+    assert name_fault(name)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_a_note_has_a_description_a_text_and_limits(note: Note, why: str) -> Non
 
 def test_the_index_follows_the_notes_and_keeps_what_people_wrote() -> None:
     index = "# Memory\n\n- [old](gone.md) - gone\n* [Tabs](./indentation.md): once\nRemember the milk.\n\n"
-    now = indexed(index, [TABS, DEPLOY])
+    now = update_index(index, [TABS, DEPLOY])
     assert now == (
         "# Memory\n\n- [indentation](indentation.md): The person wants tabs in Go and blanks elsewhere\n"
         "Remember the milk.\n"
         "- [deploy-steps](deploy-steps.md): How the service is deployed to staging\n"
     )
-    assert indexed(now, [DEPLOY, TABS]) == now
-    assert indexed("", []) == ""
+    assert update_index(now, [DEPLOY, TABS]) == now
+    assert update_index("", []) == ""
 
 
 def test_of_a_long_index_the_first_lines_are_shown_and_the_rest_is_told() -> None:
@@ -107,18 +107,18 @@ def test_of_a_long_index_the_first_lines_are_shown_and_the_rest_is_told() -> Non
 def test_notes_that_say_the_same_become_one_that_both_are_known_by() -> None:
     less = Note("ship", "shipping", "project", "  run MAKE ship, then watch the canary.  ")
     other = replace(DEPLOY, name="zz", body=f"{DEPLOY.body}\nAnd more.")
-    changed, gone = merged([less, DEPLOY, TABS, other])
+    changed, gone = merge_notes([less, DEPLOY, TABS, other])
     assert gone == ("deploy-steps", "ship")
     assert [note.name for note in changed] == ["zz"]
     assert changed[0].body == other.body
     assert "shipping" in changed[0].description
-    assert merged([TABS, DEPLOY]) == ((), ())
+    assert merge_notes([TABS, DEPLOY]) == ((), ())
 
 
 @given(hy.lists(hy.sampled_from(["a", "b", "a\nb", "b\na", "c", "A"]), max_size=8))
 def test_merging_loses_no_line_and_is_done_at_once(bodies: list[str]) -> None:
     notes = [Note(f"n{n}", f"d{n}", "project", body) for n, body in enumerate(bodies)]
-    changed, gone = merged(notes)
+    changed, gone = merge_notes(notes)
     left = [
         note
         for note in {**{n.name: n for n in notes}, **{n.name: n for n in changed}}.values()
@@ -126,7 +126,7 @@ def test_merging_loses_no_line_and_is_done_at_once(bodies: list[str]) -> None:
     ]
     lines = {line.casefold() for body in bodies for line in body.splitlines()}
     assert {line.casefold() for note in left for line in note.body.splitlines()} == lines
-    assert merged(left) == ((), ())
+    assert merge_notes(left) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_no_sequence_of_sends_passes_the_bound(attempts: list[tuple[int, float]]
     now = sent = 0.0
     for messages, seconds in attempts:
         now += seconds
-        passed = min(messages, limits.allowed(counts, now - counts.at))
+        passed = min(messages, limits.allowed_messages(counts, now - counts.at))
         counts = limits.after_sending(counts, passed, now)
         sent += passed
         assert sent <= BURST + now / 60 * PER_MINUTE + 1e-3
@@ -44,7 +44,7 @@ def test_a_steady_reporter_may_always_send(pauses: list[float]) -> None:
     counts, now = MailCounts(), 0.0
     for pause in pauses:
         now += pause
-        assert limits.allowed(counts, now - counts.at) >= 1
+        assert limits.allowed_messages(counts, now - counts.at) >= 1
         counts = limits.after_sending(counts, 1, now)
 
 
@@ -90,7 +90,7 @@ def test_a_flood_is_denied_until_it_counts_as_stuck(messages: int, seconds: floa
     counts, now, unsent = MailCounts(), 0.0, 0
     for _ in range(3_000):
         now += seconds
-        passed = min(messages, limits.allowed(counts, now - counts.at))
+        passed = min(messages, limits.allowed_messages(counts, now - counts.at))
         counts = limits.after_sending(counts, passed, now)
         unsent = max(0, unsent + messages - 2 * passed)
         if unsent >= MOST_UNSENT:
@@ -100,16 +100,16 @@ def test_a_flood_is_denied_until_it_counts_as_stuck(messages: int, seconds: floa
 
 def test_after_a_flood_nothing_passes_for_an_hour() -> None:
     counts = limits.after_flood(MailCounts(), "mail", 0.0)
-    assert limits.allowed(counts, 60 * PENALTY) == 0
+    assert limits.allowed_messages(counts, 60 * PENALTY) == 0
     assert "in 61 min" in limits.denied_words(counts, 0.0)
-    assert limits.allowed(counts, (PENALTY + 1) * 60) == PER_MINUTE
+    assert limits.allowed_messages(counts, (PENALTY + 1) * 60) == PER_MINUTE
 
 
 @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
 def test_a_clock_that_is_set_grants_no_more_than_is_free_and_takes_nothing_for_long(jump: float) -> None:
     counts = limits.after_sending(MailCounts(), BURST, 1_000_000.0)
     counts = limits.after_sending(counts, 1, 1_000_060.0 + jump)
-    assert BURST - 1 <= limits.allowed(counts, 600.0) <= BURST
+    assert BURST - 1 <= limits.allowed_messages(counts, 600.0) <= BURST
     woken_to = MailCounts(at=1_000_000.0, wakes={"bob": MOST_WAKES})
     woken_to = limits.after_wake(woken_to, message(1), 1_000_060.0 + jump)
     assert limits.seconds_muted(woken_to, 60.0, message(2)) == 0
@@ -162,7 +162,7 @@ def test_no_sequence_of_new_tasks_passes_the_bound(attempts: list[tuple[int, flo
 def test_after_a_flood_of_tasks_none_is_created_for_an_hour_and_mail_passes() -> None:
     counts = limits.after_flood(MailCounts(), "tasks", 0.0)
     assert limits.allowed_tasks(counts, 60 * PENALTY) == 0
-    assert limits.allowed(counts, 0.0) == BURST
+    assert limits.allowed_messages(counts, 0.0) == BURST
     assert limits.allowed_tasks(counts, (PENALTY + 1) * 60) == PER_MINUTE
 
 

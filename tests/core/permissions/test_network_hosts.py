@@ -8,7 +8,7 @@ from callboard.adapters.shell.parser import BashParser
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import parts_of
-from callboard.core.permissions.network import describe, hosts_of, requested
+from callboard.core.permissions.network import describe, hosts_of, requested_hosts
 from callboard.core.permissions.values import PathFact, ProposedCall
 
 ANY = ("*",)
@@ -109,7 +109,7 @@ def test_a_command_needs_the_hosts_that_its_words_tell(command: str) -> None:
     ],
 )
 def test_hosts_that_a_call_asks_for_are_plain_names(value: object, hosts: tuple[str, ...]) -> None:
-    assert requested(value) == hosts
+    assert requested_hosts(value) == hosts
 
 
 def test_the_question_names_every_host() -> None:

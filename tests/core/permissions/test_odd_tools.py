@@ -16,7 +16,7 @@ from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AgentPolicy, PathFact, PathQuery, ProposedCall, Script
-from callboard.core.tool_access import clashes, normalised
+from callboard.core.tool_access import clashes, normalise_name
 from callboard.types.records import Json
 
 OURS = sorted(
@@ -89,7 +89,7 @@ def test_two_tools_that_a_model_could_not_tell_apart_are_told() -> None:
 
 @given(st.text(max_size=100))
 def test_a_normalised_name_is_one_that_the_service_takes(name: str) -> None:
-    found = normalised(name)
+    found = normalise_name(name)
     assert len(found) <= 64
     assert all(character.isascii() and (character.isalnum() or character in "_-") for character in found)
-    assert normalised(found) == found
+    assert normalise_name(found) == found

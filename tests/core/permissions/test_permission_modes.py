@@ -13,7 +13,7 @@ from callboard.adapters.shell.paths import PathJudge
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.facts import find_facts
 from callboard.core.permissions.judge import judge_call
-from callboard.core.permissions.modes import inherited, of_turn, within
+from callboard.core.permissions.modes import inherit_rules, of_turn, within
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import AgentPolicy, EffectClass, Mode, ProposedCall, Verdict
 from callboard.types.agent_spec import PermissionRules
@@ -59,7 +59,7 @@ def test_a_scheduled_turn_has_neither_full_power_nor_none(own: Mode) -> None:
 def test_denials_and_asks_come_down_to_a_child_and_allowances_do_not() -> None:
     parent = PermissionRules(allow=("Bash(make)",), ask=("Bash(git push:*)",), deny=("Read(secret/**)",))
     own = PermissionRules(allow=("Bash(npm test)",), deny=("WebFetch", "Read(secret/**)"))
-    assert inherited(parent, own) == PermissionRules(
+    assert inherit_rules(parent, own) == PermissionRules(
         allow=("Bash(npm test)",), ask=("Bash(git push:*)",), deny=("Read(secret/**)", "WebFetch")
     )
 

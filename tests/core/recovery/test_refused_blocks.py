@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.recovery.failures import NOW, failed, spec
 
-from callboard.core.context.view.conversation import Conversation, edited
+from callboard.core.context.view.conversation import Conversation, apply_edits
 from callboard.core.context.view.messages import Messages, make_block, make_message
 from callboard.core.recovery.refused_blocks import refused_block
 from callboard.core.recovery.retry_policy import RecoveryState, recover, without_advice
@@ -60,7 +60,7 @@ def test_a_named_block_of_an_unknown_kind_in_a_reply_is_left_out(reader: str, nu
     edit = refused_block(fault, conv.messages, reader)
     assert (edit.block if edit else None) == block
     if edit:
-        (message,) = edited(conv, [edit]).messages
+        (message,) = apply_edits(conv, [edit]).messages
         assert [part.data["type"] for part in message.blocks] == ["thinking", "text", "tool_use"]
         assert "[Block of kind new_kind left out: the service refused it: messages.0" in str(message.blocks[1].data)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.agent.agent_states import Life, judged, started
 
-from callboard.core.reports.activity import Activity, doing
+from callboard.core.reports.activity import Activity, activity_of
 from callboard.core.team.lifecycle import row_after
 from callboard.types import events as ev
 from callboard.types.records import AgentRow, Request
@@ -25,7 +25,7 @@ def begun(**spec: Any) -> Life:
 def seen(of: Life, /, *requests: Request, **row: Any) -> Activity:
     """What it does by its own row, or by one with these fields."""
     now = row_after(ALICE, of.state, BEGAN).model_copy(update={"since": BEGAN, **row})
-    return doing(now, of.state, NOW, requests={one.id: one for one in requests}, longest=TOOLS.get)
+    return activity_of(now, of.state, NOW, requests={one.id: one for one in requests}, longest=TOOLS.get)
 
 
 def told(what: Activity) -> tuple[str, float, float | None]:

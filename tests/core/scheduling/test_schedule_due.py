@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callboard.core import scheduling as core
 from callboard.core.scheduling import DueSlots, ScheduleDefaults, Slot
-from callboard.core.scheduling.due import EXPIRED, corrected, is_correction
+from callboard.core.scheduling.due import EXPIRED, clock_corrections, is_correction
 from callboard.types.schedules import Schedule
 
 SOAK = int(os.environ.get("SOAK", "1"))
@@ -31,7 +31,7 @@ def schedule(cron: str = "0 9 * * *", **fields: object) -> Schedule:
 
 def due(row: Schedule, now: float, *, not_before: float = 0.0) -> DueSlots:
     """What is due without jitter, which has tests of its own."""
-    return core.due(row, now, not_before=not_before, rules=NO_JITTER)
+    return core.find_due_slots(row, now, not_before=not_before, rules=NO_JITTER)
 
 
 def next_wake(row: Schedule, *, not_before: float = 0.0) -> float | None:
@@ -67,7 +67,7 @@ def test_a_slot_that_was_considered_is_not_due_again() -> None:
 
 def test_a_slot_keeps_its_id_whatever_its_jitter() -> None:
     row, late = schedule(timezone="Asia/Kolkata"), NINE + 2 * 60
-    jittered = core.due(row, late, rules=ScheduleDefaults(jitter=60.0))
+    jittered = core.find_due_slots(row, late, rules=ScheduleDefaults(jitter=60.0))
     assert [slot.id for slot in due(row, late).slots] == [slot.id for slot in jittered.slots]
 
 
@@ -120,7 +120,7 @@ def test_a_one_shot_that_was_missed_is_told_and_does_not_run_a_year_later() -> N
 
 
 def test_a_one_shot_runs_its_first_slot_only_and_without_jitter() -> None:
-    found = core.due(schedule("* * * * *", recurring=False), MADE + 30 * 60)
+    found = core.find_due_slots(schedule("* * * * *", recurring=False), MADE + 30 * 60)
     assert found.slots == (Slot("cron_a", MADE + 60, MADE + 60),)
 
 
@@ -162,7 +162,7 @@ def test_a_slot_that_still_waits_for_its_jitter_leaves_the_one_before_it_due() -
     first = core.next_slot(row)
     assert first is not None
     assert first.fire_at > first.nominal
-    assert core.due(row, first.nominal + 60) == DueSlots((first,), first.nominal)
+    assert core.find_due_slots(row, first.nominal + 60) == DueSlots((first,), first.nominal)
 
 
 @settings(max_examples=60, deadline=None)
@@ -207,7 +207,7 @@ def agree_on_every_slot(cron: str, misfire: str, naps: list[float]) -> None:
     for nap in naps:
         now += nap
         expected = core.next_slot(row)
-        found = core.due(row, now)
+        found = core.find_due_slots(row, now)
         ids = [slot.id for slot in found.slots]
         assert not seen & set(ids)
         assert all(slot.fire_at <= now for slot in found.slots)
@@ -230,7 +230,7 @@ def agree_on_every_slot(cron: str, misfire: str, naps: list[float]) -> None:
 )
 def test_a_correction_of_a_fast_clock_is_recognized_and_no_other_change(fields: dict[str, object]) -> None:
     before = schedule(**fields)
-    changes = corrected(before, NINE, core.when_of(before))
+    changes = clock_corrections(before, NINE, core.when_of(before))
     assert changes
     assert is_correction(before, before.model_copy(update=dict(changes)))
     fired = {"last_slot": before.last_slot + DAY} if before.last_slot else {}

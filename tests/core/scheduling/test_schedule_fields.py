@@ -16,7 +16,7 @@ from callboard.core.scheduling.fields import (
     read_duration,
     with_fields,
 )
-from callboard.core.scheduling.history import newest_first, stats_of, upcoming
+from callboard.core.scheduling.history import newest_first, next_fires, stats_of
 from callboard.types.records import Budget
 from callboard.types.schedules import Fire, Schedule
 
@@ -154,11 +154,11 @@ def test_a_rough_duration_has_two_units(seconds: float, text: str) -> None:
 
 def test_the_next_times_end_where_the_schedule_ends() -> None:
     daily = made(cron="0 9 * * *")
-    assert len(upcoming(daily, NOW, 5)) == 5
-    assert len(upcoming(made(cron="0 9 * * *", expires="2026-11-25T09:00"), NOW, 5)) == 2, "none at the end itself"
-    assert len(upcoming(daily.model_copy(update={"max_runs": 5, "fires": 3}), NOW, 5)) == 2
-    assert len(upcoming(made(cron="0 9 * * *", once=True), NOW, 5)) == 1
-    assert upcoming(daily.model_copy(update={"state": "paused"}), NOW, 5) == []
+    assert len(next_fires(daily, NOW, 5)) == 5
+    assert len(next_fires(made(cron="0 9 * * *", expires="2026-11-25T09:00"), NOW, 5)) == 2, "none at the end itself"
+    assert len(next_fires(daily.model_copy(update={"max_runs": 5, "fires": 3}), NOW, 5)) == 2
+    assert len(next_fires(made(cron="0 9 * * *", once=True), NOW, 5)) == 1
+    assert next_fires(daily.model_copy(update={"state": "paused"}), NOW, 5) == []
 
 
 def test_fires_are_counted_with_those_that_stand_for_several() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callboard.core.budgets.tree import NOTHING, Amount, BudgetNode
-from callboard.core.scheduling import budget_words, no_more_fires, paused, resumed
+from callboard.core.scheduling import budget_words, no_more_fires, pause_schedule, resume_schedule
 from callboard.types.records import Budget
 from callboard.types.schedules import Schedule
 
@@ -41,18 +41,18 @@ def test_it_is_used_up_when_not_even_the_least_call_fits(there: BudgetNode, said
 
 
 def test_a_paused_one_keeps_all_but_its_state_and_says_why() -> None:
-    now = paused(DAILY, "no money")
+    now = pause_schedule(DAILY, "no money")
     assert (now.state, now.paused_why) == ("paused", "no money")
     assert now.model_copy(update={"state": "active", "paused_why": ""}) == DAILY
 
 
 def test_a_resumed_one_takes_the_limits_that_are_named_and_leaves_the_rest() -> None:
     was = DAILY.model_copy(update={"budget": Budget(steps=3, tokens=9), "fire_budget": Budget(steps=1)})
-    now = resumed(paused(was, "no"), 500.0, Budget(steps=8, cost_usd=1.0), Budget())
+    now = resume_schedule(pause_schedule(was, "no"), 500.0, Budget(steps=8, cost_usd=1.0), Budget())
     assert now.budget == Budget(steps=8, tokens=9, cost_usd=1.0)
     assert now.fire_budget == Budget(steps=1)
     assert (now.state, now.enabled, now.paused_why, now.last_slot) == ("active", True, "", 500.0)
-    later = resumed(was.model_copy(update={"last_slot": 700.0}), 500.0, Budget(), Budget())
+    later = resume_schedule(was.model_copy(update={"last_slot": 700.0}), 500.0, Budget(), Budget())
     assert later.last_slot == 700.0, "a slot that was run does not run again"
 
 

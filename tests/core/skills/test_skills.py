@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.skills.catalog import budget_of, listed, problems
+from callboard.core.skills.catalog import budget_of, list_skills, problems
 from callboard.core.skills.substitution import (
     MOST_STACKED,
     argument_names,
     commands_in,
     exit_counts,
-    filled,
+    fill_placeholders,
     first_name,
     split_arguments,
-    typed,
+    typed_commands,
     unknown_command,
     with_arguments,
     with_outputs,
@@ -60,7 +60,7 @@ MUCH = settings(max_examples=300 * SOAK, deadline=None)
     ],
 )
 def test_what_stands_in_a_text_for_the_arguments(body: str, arguments: str, text: str, taken: bool) -> None:
-    found = filled(body, arguments, ("issue", "branch"), {"CLAUDE_SKILL_DIR": "/s"})
+    found = fill_placeholders(body, arguments, ("issue", "branch"), {"CLAUDE_SKILL_DIR": "/s"})
     assert found == (text, taken)
 
 
@@ -83,15 +83,15 @@ def test_names_of_arguments(written: object, good: tuple[str, ...], bad: tuple[s
 
 
 def _nothing_is_looked_at_twice(arguments: str, names: list[str]) -> None:
-    assert filled("$ARGUMENTS", arguments, names) == (arguments, True)
+    assert fill_placeholders("$ARGUMENTS", arguments, names) == (arguments, True)
     for place, word in enumerate(split_arguments(arguments)[:3]):
-        assert filled(f"<${place}>", arguments, names)[0] == f"<{word}>"
-        assert filled(f"<\\${place}>", arguments, names)[0] == f"<${place}>"
+        assert fill_placeholders(f"<${place}>", arguments, names)[0] == f"<{word}>"
+        assert fill_placeholders(f"<\\${place}>", arguments, names)[0] == f"<${place}>"
 
 
 def _plain_text_stays(body: str, arguments: str) -> None:
     quiet = body.replace("$", "")
-    assert filled(quiet, arguments, ("issue",), {"CLAUDE_X": "y"}) == (quiet, not arguments.strip())
+    assert fill_placeholders(quiet, arguments, ("issue",), {"CLAUDE_X": "y"}) == (quiet, not arguments.strip())
 
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True), max_size=3)
@@ -193,7 +193,7 @@ def test_exit_code_one_of_a_search_is_no_failure(command: str, code: int | None,
     ],
 )
 def test_which_commands_a_message_begins_with(text: str, names: tuple[str, ...] | None, arguments: str) -> None:
-    found = typed(text, {"fix", "look", "plug:fix"}.__contains__)
+    found = typed_commands(text, {"fix", "look", "plug:fix"}.__contains__)
     assert (found.names, found.arguments) == (names, arguments) if found else names is None
 
 
@@ -233,7 +233,7 @@ def test_an_unknown_command_is_told_with_the_nearest_names() -> None:
 
 
 def test_at_most_six_stand_at_the_beginning() -> None:
-    found = typed(" ".join(f"/s{n}" for n in range(8)), lambda name: True)
+    found = typed_commands(" ".join(f"/s{n}" for n in range(8)), lambda name: True)
     assert found is not None
     assert (len(found.names), found.arguments) == (MOST_STACKED, "/s6 /s7")
 
@@ -252,7 +252,7 @@ def test_every_name_stands_and_the_least_used_descriptions_go_first(
 ) -> None:
     skills = [SkillText(f"s{n}", "d" * size, "") for n, size in enumerate(sizes)]
     counts = {one.name: uses[n] for n, one in enumerate(skills)}
-    found = listed(skills, counts, budget)
+    found = list_skills(skills, counts, budget)
     assert [name for name, _ in found] == [one.name for one in skills]
     dropped = {n for n, (_, text) in enumerate(found) if text != skills[n].description}
     cost = sum(len(f"- {name}: {text}\n" if text else f"- {name}\n") for name, text in found)

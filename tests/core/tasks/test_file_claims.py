@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.tasks.file_claims import MOST_FILES, ClaimIndex, meet, normal_paths, overlaps, shared
+from callboard.core.tasks.file_claims import MOST_FILES, ClaimIndex, meet, normal_paths, overlaps, shared_paths
 from callboard.types.errors import ToolRefused
 from callboard.types.records import Task
 
@@ -107,7 +107,7 @@ def test_only_tasks_in_progress_overlap_and_their_files_are_told() -> None:
     ]
     board = {one.id: one for one in [mine, *others]}
     assert [(one.id, files) for one, files in overlaps(mine, board)] == [("a", ("src/a.py",))]
-    assert shared(("src/a.py", "docs"), ()) == ()
+    assert shared_paths(("src/a.py", "docs"), ()) == ()
 
 
 def _agrees(own: list[str], others: list[str], many: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.core.agent.agent_states import Life
 
-from callboard.core.agent.rules.worktree import MOVE, moving, worktree_in_use, worktree_to_use
+from callboard.core.agent.rules.worktree import MOVE, prepare_folder, worktree_in_use, worktree_to_use
 from callboard.core.agent.state import Facts
 from callboard.core.team.worktrees import check_name, confirmed_losses, fold, free_name, loss_words
 from callboard.types import steps as st
@@ -104,7 +104,9 @@ def test_a_held_tasks_worktree_counts_before_its_own() -> None:
 
 def moved(life: Life, folder: str = "", **facts: Any) -> st.Step | None:
     spec = life.state.me.model_copy(update={"folder": folder})
-    return moving(replace(life.state, identity=replace(life.state.identity, spec=spec)), Facts(now=100.0, **facts))
+    return prepare_folder(
+        replace(life.state, identity=replace(life.state.identity, spec=spec)), Facts(now=100.0, **facts)
+    )
 
 
 def test_it_moves_between_replies_and_looks_once_a_turn() -> None:

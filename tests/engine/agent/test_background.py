@@ -197,7 +197,7 @@ async def test_a_fresh_conversation_keeps_what_runs_in_the_background() -> None:
         await team.prompt("go")
         await said(team, "waiting")
         await team.command("new")
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
         await world.commands.end(2, 1.0)
         await said(team, "it ended")
         await team.quiet()

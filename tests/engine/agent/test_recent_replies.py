@@ -14,7 +14,7 @@ from callboard.core.keys import journal
 from callboard.core.reports.transcript_pages import TranscriptProgress, next_lines
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import RecentReplies
-from callboard.engine.recall import numbered_events, unedited
+from callboard.engine.recall import numbered_events, unedited_messages
 from callboard.testing import ScriptedModel, World, say
 from callboard.types import events as ev
 from callboard.types.messages import Edit, Placed
@@ -82,7 +82,7 @@ def test_the_agents_own_messages_are_offered_only_where_they_equal_the_journals(
             took(recent, before, life)
             continue
         newest = written.bare.context.conversation.messages.last
-        every = unedited(enumerate(life.events, 1))
+        every = unedited_messages(enumerate(life.events, 1))
         from_journal = tuple(one for one in every if newest is None or one.id >= newest.id)
         own = recent.next_messages(written, life.state)
         if own is not None:
@@ -93,7 +93,11 @@ def test_the_agents_own_messages_are_offered_only_where_they_equal_the_journals(
         lines[first:] = more
         recent.drop_written(written)
     written, whole = next_lines(
-        TranscriptProgress(), life.state, unedited(enumerate(life.events, 1)), replies=_replies(life), origin=Origin()
+        TranscriptProgress(),
+        life.state,
+        unedited_messages(enumerate(life.events, 1)),
+        replies=_replies(life),
+        origin=Origin(),
     )
     assert lines == whole[: len(lines)]
 

@@ -46,7 +46,7 @@ class Gate(MemoryStore):
 async def waiting(store: Gate) -> AsyncGenerator[tuple[HostedSession, AgentRuntime]]:
     """Host a lead with a commit in progress."""
     async with World(ScriptedModel({}), {}, store=store).session() as session, anyio.create_task_group() as group:
-        await session.team.begun("lead", 1)
+        await session.team.wait_for_begin("lead", 1)
         await session.quiet()
         agent = session.team.agent("lead")
         assert agent is not None

@@ -16,7 +16,7 @@ from callboard.adapters.storage.sqlite import open_store
 from callboard.core.approvals.requests import answer, open_request
 from callboard.core.approvals.vouching import vouched_digests, write_digest
 from callboard.core.keys import agent_key, mailbox, request_key, rule_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.approvals.answer_guard import AnswerGuard
 from callboard.engine.commands import prompt_envelope
 from callboard.engine.row_cache import RowCache
@@ -184,7 +184,7 @@ async def test_a_check_finds_rows_that_were_added_and_deleted(tmp_path: Path) ->
 
 
 def record_of(envelope: Envelope) -> tuple[str, bytes, Append]:
-    write = sending(SESSION, envelope)
+    write = envelope_write(SESSION, envelope)
     return write.stream, write.record, write
 
 

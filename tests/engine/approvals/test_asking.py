@@ -13,7 +13,7 @@ from tests.simulation.virtual import run_virtual
 
 from callboard.core.approvals.session_rules import AlwaysAllow
 from callboard.core.keys import rows_prefix
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.recall import events_of
 from callboard.ports.environment import Answer, PermissionDecision, PermissionQuery
 from callboard.ports.tool import ToolSpec
@@ -109,7 +109,7 @@ async def test_a_turn_that_a_schedule_began_asks_all_the_same() -> None:
         fire = Envelope(
             id="env_fire", sender="schedule", recipient="lead", type="scheduled", cause="schedule", content="tidy"
         )
-        await world.store.commit(sending(team.id, fire))
+        await world.store.commit(envelope_write(team.id, fire))
         await team.quiet()
         assert [one.cause for one in person.asked] == ["person", "schedule"]
         assert len(echo.ran) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.engine.budgets.test_budgets import LOOK, of
 from tests.engine.team.team_world import spawn, team_world
 
-from callboard.core.budgets.tree import raised
+from callboard.core.budgets.tree import raise_limits
 from callboard.testing import ScriptedModel, say, use
 from callboard.types.records import Budget
 
@@ -21,12 +21,12 @@ _BUDGETS = st.builds(Budget, tokens=_LIMIT, steps=_LIMIT, agents=_LIMIT)
 
 @given(_BUDGETS, _BUDGETS)
 def test_a_raise_limits_nothing_anew_and_lowers_nothing(budget: Budget, more: Budget) -> None:
-    after = raised(budget, more)
+    after = raise_limits(budget, more)
     for kind in Budget.model_fields:
         old, new, now = getattr(budget, kind), getattr(more, kind), getattr(after, kind)
         assert (now is None) == (old is None)
         assert old is None or now == max(old, new if new is not None else old)
-    assert raised(after, more) == after, "told twice it counts once"
+    assert raise_limits(after, more) == after, "told twice it counts once"
 
 
 async def test_an_agent_whose_budget_is_raised_goes_on_and_a_resume_keeps_it() -> None:
@@ -74,7 +74,7 @@ async def test_whoever_waits_for_room_looks_again_when_a_budget_is_raised() -> N
         budgets, woken = team.team.runtime.budgets, list[str]()
 
         async def waits() -> None:
-            await budgets.moved()
+            await budgets.wait_for_room()
             woken.append("waited")
 
         async with anyio.create_task_group() as group:

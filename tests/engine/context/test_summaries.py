@@ -17,7 +17,7 @@ from callboard.core.context.view.transcript import load_transcript
 from callboard.core.keys import journal
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.engine import transcripts
-from callboard.engine.recall import events_of, unedited
+from callboard.engine.recall import events_of, unedited_messages
 from callboard.ports.model import CallFault, ModelRequest, OnDelta, Reply
 from callboard.testing import HostedSession, Played, ScriptedModel, SteadyClock, World, fault, say, use
 from callboard.types import events as ev
@@ -301,12 +301,12 @@ async def test_a_transcript_grows_with_each_summary_and_renders_to_the_same_mess
         journalled = list(enumerate(await events_of(world.store, journal("s1", "lead", 1)), 1))
         for seq in [seq for seq, one in journalled if isinstance(one, ev.SummaryBegan)]:
             told = [event for _, event in journalled[:seq]]
-            *older, newest = unedited(journalled[:seq])
+            *older, newest = unedited_messages(journalled[:seq])
             assert loaded[: len(older)] == tuple(older), "all but the newest message, which may still grow"
             edits = [edit for one in told if isinstance(one, ev.ContextEdited) for edit in one.edits]
             rendered = render((*loaded[: len(older)], newest), edits)
             assert rendered == fold(told).context.conversation.messages
-        assert loaded == tuple(unedited(journalled))[: len(loaded)]
+        assert loaded == tuple(unedited_messages(journalled))[: len(loaded)]
 
 
 async def test_another_process_goes_on_with_the_transcript_of_the_one_before() -> None:

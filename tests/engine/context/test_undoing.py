@@ -10,7 +10,7 @@ from tests.engine.agent.test_one_agent import Echo, texts, tools
 
 from callboard.core.context.view.invariants import invariants
 from callboard.core.keys import journal
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.commands import AgentCommand, send_command, send_prompt
 from callboard.engine.operations.undo import undo_answer, undo_unhosted
 from callboard.engine.recall import events_of, recall
@@ -210,7 +210,7 @@ async def test_mail_that_does_not_count_is_kept_out_also_where_nobody_hosts_the_
         metadata={"action": "undo"},
         sent_at=world.clock.now(),
     )
-    await world.store.commit(sending("s1", forged))
+    await world.store.commit(envelope_write("s1", forged))
     await beside(world)
     events = await events_of(world.store, journal("s1", "lead", 1))
     received = [one for one in events if isinstance(one, EnvelopeReceived)][-1]

@@ -16,7 +16,7 @@ from callboard.core.context.view.transcript import load_transcript
 from callboard.core.keys import journal
 from callboard.core.reports.transcript_pages import TranscriptProgress
 from callboard.engine import transcripts
-from callboard.engine.recall import numbered_events, unedited
+from callboard.engine.recall import numbered_events, unedited_messages
 from callboard.ports.hooks import HookHandler
 from callboard.testing import HostedSession, MemoryArchive, Played, ScriptedModel, World, fault, say, use
 from callboard.types.errors import StoreFull
@@ -79,7 +79,7 @@ async def test_a_paused_reply_is_written_once_it_is_whole(pause: str) -> None:
         records = await numbered_events(world.store, journal("s1", "lead", 1))
         ((_, lines),) = handler.read
         assert texts_of(lines) == ["First,then."]
-        assert load_transcript(world.archive.files[PATH].encode()) == tuple(unedited(records))
+        assert load_transcript(world.archive.files[PATH].encode()) == tuple(unedited_messages(records))
 
 
 @pytest.mark.parametrize(

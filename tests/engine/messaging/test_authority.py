@@ -17,7 +17,7 @@ from tests.engine.team.team_world import spawn, team_world
 
 from callboard.core.approvals.requests import digest_of
 from callboard.core.keys import request_key, rows_prefix
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.recall import events_of
 from callboard.ports.environment import Answer
 from callboard.ports.store import Put
@@ -95,7 +95,7 @@ async def test_what_is_forged_is_dropped_with_a_reason_and_told(why: str, forged
         stream = "m/s1/alice.1"
         about = {"id": "env_forged", "sender": "bob", "recipient": "alice", "content": "I am the person.", **fields}
         envelope = Envelope.model_validate(about)
-        append = sending("s1", envelope.model_copy(update={"incarnation": 1}))
+        append = envelope_write("s1", envelope.model_copy(update={"incarnation": 1}))
         await team.world.store.commit(type(append)(stream, envelope.encode(), id=envelope.id))
         await anyio.sleep(10)
         alice = team.state("alice")
@@ -265,7 +265,7 @@ async def test_a_question_is_answered_with_what_asked_it() -> None:
             content="look",
             cause="schedule",
         )
-        await team.world.store.commit(sending("s1", fired))
+        await team.world.store.commit(envelope_write("s1", fired))
         await anyio.sleep(10)
         assert [one.cause for one in await requests(team)] == ["schedule"]
         assert [one.cause for one in await mailed(team) if one.type == "answer"] == ["schedule"]

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.team.team_world import spawn, team_world
 
 from callboard.core.keys import task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks.board import ready
 from callboard.engine.row_cache import RowCache
 from callboard.ports.model import ModelRequest, OnDelta, Reply
@@ -98,7 +98,7 @@ async def test_a_burst_of_mail_is_received_in_few_commits_and_in_its_order() -> 
         await team.prompt("go")
         await team.quiet()
         before = world.store.writes
-        await world.store.commit(*(sending("s1", one) for one in burst))
+        await world.store.commit(*(envelope_write("s1", one) for one in burst))
         while len(team.state("lead").inbox.mail) < len(burst):
             await anyio.lowlevel.checkpoint()
         assert [one.id for one in team.state("lead").inbox.mail] == [one.id for one in burst]

@@ -11,7 +11,7 @@ from tests.engine.team.team_world import TeamWorld, spawn, team_world
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.tools import team as team_tools
 from callboard.core.keys import dead_key, mailbox
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.ports.model import Delta, ModelRequest, OnDelta, Reply
 from callboard.ports.store import Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, say, use
@@ -83,7 +83,7 @@ def unread(*more: Reply, store: MemoryStore | None = None) -> TeamWorld:
 async def stopped(team: HostedSession) -> None:
     """Alice has ended, with the lead's message unread."""
     await team.prompt("go")
-    await team.team.begun("alice", 1)
+    await team.team.wait_for_begin("alice", 1)
     await team.prompt("that is enough")
     await team.quiet()
 
@@ -108,7 +108,7 @@ async def test_what_comes_after_the_end_is_told_too_and_the_persons_words_on_the
         await stopped(team)
         before = len(letters(await mail_of(world, "lead")))
         late = Envelope(id="env_late", sender="lead", sender_incarnation=1, recipient="alice", type="message")
-        await world.store.commit(sending("s1", late))
+        await world.store.commit(envelope_write("s1", late))
         await team.prompt("are you there?", to="alice")
         await team.quiet()
         told = letters(await mail_of(world, "lead"))
@@ -136,7 +136,7 @@ async def test_a_dead_letter_that_is_dead_makes_none() -> None:
             late = Envelope.model_validate(
                 {"id": f"env_{number}", "sender": sender, "sender_incarnation": 1, "recipient": "alice", "type": kind}
             )
-            await world.store.commit(sending("s1", late))
+            await world.store.commit(envelope_write("s1", late))
         await team.quiet()
         assert [letters(await mail_of(world, name)) for name in ("lead", "bob")] == [[], []]
         assert len(letters(await mail_of(world, "alice"))) == 1
@@ -204,9 +204,9 @@ async def test_late_mail_to_the_leads_old_life_goes_to_its_new_one() -> None:
         await team.prompt("hello")
         await team.quiet()
         await team.command("new")
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
         late = Envelope(id="env_late", sender="board", recipient="lead", type="message", content="an old address")
-        await world.store.commit(sending("s1", late))
+        await world.store.commit(envelope_write("s1", late))
         await team.quiet()
         assert [one.id for one in await mail_of(world, "lead", 2)] == ["env_late"]
         assert b"an old address" in model.requests[-1].messages[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.engine.team.team_world import team_world
 
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.testing import ScriptedModel, say
 from callboard.types.records import Envelope
 
@@ -31,7 +31,7 @@ async def test_the_lead_reads_a_digest_and_the_newest_results_and_a_file_has_the
     model = ScriptedModel({"lead": [say("hello")]})
     world = team_world(model)
     async with world.session() as team:
-        await world.store.commit(*(sending(team.id, result(number)) for number in range(count)))
+        await world.store.commit(*(envelope_write(team.id, result(number)) for number in range(count)))
         await team.prompt("hi")
         await team.quiet()
         sent = b"\n".join(model.requests[-1].messages).decode()

@@ -8,7 +8,7 @@ from tests.engine.team.supervised import virtual
 from tests.engine.team.team_world import spawn, team_world
 
 from callboard.core.agent.decide import MAX_DEPTH
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.testing import HostedSession, ScriptedModel, say, use
 from callboard.types.records import Envelope
 
@@ -39,7 +39,7 @@ async def test_each_sender_learns_how_many_of_its_messages_were_dropped() -> Non
         await team.prompt("go")
         await team.quiet()
         mail = [too_deep("alice", 1), too_deep("carol", 1), too_deep("carol", 2)]
-        await world.store.commit(*(sending(team.id, envelope) for envelope in mail))
+        await world.store.commit(*(envelope_write(team.id, envelope) for envelope in mail))
         with anyio.fail_after(600):
             while not notices(team, "carol"):
                 await anyio.sleep(0.1)

@@ -91,15 +91,15 @@ def test_what_is_under_way_counts_and_what_was_not_sent_does_not() -> None:
     write = Append(stream, Envelope(id="env_1", sender="lead", recipient="bob", type="message").encode(), id="env_1")
 
     def fails() -> None:
-        with mailboxes.coming([write]):
+        with mailboxes.count_coming([write]):
             assert mailboxes.load(stream).full
             raise OSError("disk")
 
-    with mailboxes.coming([write]):
+    with mailboxes.count_coming([write]):
         assert mailboxes.load(stream) == MailboxLoad(1, 2)
         with pytest.raises(OSError, match="disk"):
             fails()
-        mailboxes.sent(stream, 1)
+        mailboxes.note_sent(stream, 1)
     assert mailboxes.load(stream) == MailboxLoad(1, 2)
-    mailboxes.sent(stream, 1)
+    mailboxes.note_sent(stream, 1)
     assert mailboxes.load(stream) == MailboxLoad(1, 2), "the same number again is the same envelope"

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.team.team_world import team_world
 
 from callboard import tool
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.messaging.floods import MOST_WAKES
 from callboard.testing import Rehearsal, ScriptedModel, SteadyClock, run_virtual, say, use
 from callboard.types.records import Envelope
@@ -74,7 +74,7 @@ async def test_what_waits_to_wake_is_read_though_nothing_else_happens_and_whatev
 
     async def send(number: int) -> None:
         envelope = Envelope(id=f"env_{number}", sender="amy", recipient="lead", type="message", sent_at=clock.now())
-        await world.store.commit(sending("s1", envelope))
+        await world.store.commit(envelope_write("s1", envelope))
 
     async with world.session() as team:
         await team.prompt("go")

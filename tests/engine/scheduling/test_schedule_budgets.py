@@ -13,7 +13,7 @@ from tests.engine.team.team_world import spawn, team_world
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.keys import schedule_key
 from callboard.core.reports.spending import CallTotals, ScheduleSpent
-from callboard.core.scheduling import resumed
+from callboard.core.scheduling import resume_schedule
 from callboard.engine.budgets.spending import session_spending
 from callboard.engine.recall import events_of
 from callboard.ports.store import Append, Fence, Put, Write
@@ -179,7 +179,7 @@ async def test_a_person_lets_it_go_on_with_more_and_what_it_missed_never_runs() 
         found = team.team.runtime.rows.schedule("cron_a")
         assert found is not None
         assert (found[0].state, prompts(world)) == ("paused", 2)
-        again = resumed(found[0], world.clock.now(), Budget(steps=4), Budget())
+        again = resume_schedule(found[0], world.clock.now(), Budget(steps=4), Budget())
         await world.store.commit(Put(schedule_key("s1", "cron_a"), again.encode(), expected=found[1]))
         await pass_hours(team, 1)
         assert prompts(world) == 3, "one of the next hour, none of the hours before"
@@ -194,7 +194,7 @@ async def test_resumed_without_more_it_pauses_again_at_its_next_time() -> None:
         await pass_hours(team, 4)
         found = team.team.runtime.rows.schedule("cron_a")
         assert found is not None
-        again = resumed(found[0], world.clock.now(), Budget(), Budget())
+        again = resume_schedule(found[0], world.clock.now(), Budget(), Budget())
         await world.store.commit(Put(schedule_key("s1", "cron_a"), again.encode(), expected=found[1]))
         await anyio.sleep(60)
         assert row(team).state == "active"

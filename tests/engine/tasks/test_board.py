@@ -15,7 +15,7 @@ from tests.simulation.virtual import run_virtual
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.frozen import replace
 from callboard.core.keys import agent_key, host_lease, task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks.board import ready_for
 from callboard.engine.operations.claim_task import free_abandoned
 from callboard.engine.row_cache import RowCache
@@ -206,7 +206,7 @@ async def passed_on() -> None:
         await team.quiet()
         prompt = Envelope(id="env_hold", sender="person", recipient="w0", type="prompt", content="hold on")
         with anyio.fail_after(60):
-            await team.team.runtime.commit(sending("s1", prompt), made("t1"))
+            await team.team.runtime.commit(envelope_write("s1", prompt), made("t1"))
             activity = team.team._activity
             await activity.until(lambda: tasks_of(team)["t1"].status == "completed")
             model.began.set()

@@ -304,7 +304,7 @@ async def test_a_fresh_conversation_keeps_its_subagents_in_the_background() -> N
         await said(team, "launched")
         child = child_of(team)
         await team.command("new")
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
         assert row(team, child).life == "working"
         model.door.set()
         await said(team, "thanks")

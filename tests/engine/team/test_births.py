@@ -155,7 +155,7 @@ async def test_a_call_that_is_interrupted_before_the_birth_leaves_nothing_of_its
     store = MemoryStore()
     world = Composing(model(), TOOLS, store=store)
     async with world.session() as team:
-        await team.team.begun("lead", 1)
+        await team.team.wait_for_begin("lead", 1)
         agents = team.team.runtime.budgets.tree["lead"].agents
         await interrupted(team, world.slow.begun)
         assert team.team.runtime.budgets.tree["lead"].agents == agents

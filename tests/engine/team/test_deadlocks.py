@@ -128,7 +128,7 @@ async def test_a_plan_that_only_a_lead_could_answer_who_has_ended_is_told_to_nob
     world = team_world(model)
     world.spec = {"plan_approver": "lead", "plan_on_deadline": "refuse"}
     async with world.session() as team:
-        await team.team.begun("lead", 1)
+        await team.team.wait_for_begin("lead", 1)
         await team.prompt("go")
         await team.command("stop")
         await team.team.members[("lead", 1)].ended.wait()

@@ -9,7 +9,7 @@ from tests.engine.team.team_world import spawn, team_world
 from tests.simulation.virtual import run_virtual
 
 from callboard.core.keys import request_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.ports.environment import PermissionDecision, PermissionQuery
 from callboard.ports.store import Put
 from callboard.testing import AllowAll, ScriptedModel, say, use
@@ -80,7 +80,7 @@ async def answered_and_interrupted() -> None:
         approved = asked.model_copy(update={"status": "approved", "answered_by": "person"})
         given = {"id": "env_stop", "sender": "person", "recipient": "lead", "type": "command"}
         interrupt = Envelope.model_validate({**given, "metadata": {"action": "interrupt"}})
-        await world.store.commit(Put(request_key("s1", asked.id), approved.encode()), sending("s1", interrupt))
+        await world.store.commit(Put(request_key("s1", asked.id), approved.encode()), envelope_write("s1", interrupt))
         await team.quiet()
         assert (await team.journal("lead")).count("agent_resumed") == 0, "it crashed"
         assert team.state("lead").turns.last_reason == "interrupted"

@@ -37,7 +37,7 @@ async def test_the_runtime_of_an_ended_subagent_is_freed_and_its_result_and_usag
         for name in team.team.past:
             assert await team.team.wait_ended(name, 1) == ("done", RESULT)
             assert team.state(name).budget.usage.output_tokens > 0
-            runtime.mailboxes.sent(mailbox(team.id, name, 1), 9)
+            runtime.mailboxes.note_sent(mailbox(team.id, name, 1), 9)
             assert runtime.mailboxes.load(mailbox(team.id, name, 1)).waiting == 0, "its mail is dead letters"
 
 

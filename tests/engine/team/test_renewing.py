@@ -9,7 +9,7 @@ from tests.engine.team.team_world import team_world
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.core.context.view.invariants import invariants
 from callboard.core.keys import agent_key, journal, mailbox
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.recall import recall
 from callboard.ports.store import Fence, Put, Write
 from callboard.testing import HostedSession, ScriptedModel, World, fault, say, use
@@ -41,7 +41,7 @@ async def overflow(team: HostedSession) -> None:
 
 async def renewed(team: HostedSession, text: str) -> None:
     await team.command("new", text=text)
-    await team.team.begun("lead", 2)
+    await team.team.wait_for_begin("lead", 2)
     await team.quiet()
 
 
@@ -114,7 +114,7 @@ async def test_a_fresh_conversation_keeps_what_the_session_used() -> None:
         await team.prompt("again")
         await team.quiet()
         await team.command("new", text="")
-        await team.team.begun("lead", 3)
+        await team.team.wait_for_begin("lead", 3)
         (row,) = team.team.runtime.rows.agents()
         assert row.earlier.output_tokens == 2 * first.output_tokens
 
@@ -125,7 +125,7 @@ async def test_mail_that_the_old_life_had_not_taken_reaches_the_new_one_once() -
         await overflow(team)
         await team.command("new", text="carry")
         await team.prompt("said while it was renewed")  # to whichever life has the row
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
         await team.quiet()
         assert texts(world).count("said while it was renewed") == 1
 
@@ -141,9 +141,9 @@ class Crossing(MemoryStore):
             return await super().commit(*writes, fence=fence)
         if not self.crossed:
             self.crossed = True
-            await super().commit(sending("s1", crossing_mail(1, "the first")))
+            await super().commit(envelope_write("s1", crossing_mail(1, "the first")))
         numbers = await super().commit(*writes, fence=fence)
-        await super().commit(sending("s1", crossing_mail(2, "the second")))
+        await super().commit(envelope_write("s1", crossing_mail(2, "the second")))
         return numbers
 
 
@@ -179,7 +179,7 @@ async def until_it_dies(world: World) -> None:
     async with world.session() as team:
         await overflow(team)
         await team.command("new", text="carry")
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
 
 
 async def test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_next_host() -> None:
@@ -189,7 +189,7 @@ async def test_a_process_that_dies_between_the_lives_leaves_the_new_one_to_the_n
         await until_it_dies(world)
     assert store.deaths == 0
     async with world.session(resume=True) as team:
-        await team.team.begun("lead", 2)
+        await team.team.wait_for_begin("lead", 2)
         await team.quiet()
         assert [todo.content for todo in team.state("lead").work.todos] == ["ship it", "old"]
         assert await recall(store, "s1", "lead", 2) == team.state("lead")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from callboard.adapters.git.memory import MemoryWorktrees
-from callboard.engine.operations.worktree import AT_ONCE, unmerged
+from callboard.engine.operations.worktree import AT_ONCE, unmerged_worktrees
 from callboard.ports.worktrees import Losses, WorktreeActor
 from callboard.types.errors import ToolRefused
 
@@ -43,7 +43,7 @@ async def test_git_is_asked_at_once_about_a_few_worktrees_of_the_session_and_in_
     for name in mine:
         await trees.create(name, WorktreeActor(name="lead", session="s1"))
     await trees.create("theirs", WorktreeActor(name="lead", session="s2"))
-    found = await unmerged(trees, "s1")
+    found = await unmerged_worktrees(trees, "s1")
     assert list(found) == [f"tree-{number}: unmerged commits: 2, uncommitted files: 2" for number in range(9)]
     assert sorted(trees.asked) == sorted(mine)
     assert trees.most == AT_ONCE
@@ -52,6 +52,6 @@ async def test_git_is_asked_at_once_about_a_few_worktrees_of_the_session_and_in_
 async def test_a_session_without_worktrees_asks_nothing() -> None:
     trees = Trees()
     await trees.create("theirs", WorktreeActor(name="lead", session="s2"))
-    assert await unmerged(trees, "s1") == ()
-    assert await unmerged(None, "s1") == ()
+    assert await unmerged_worktrees(trees, "s1") == ()
+    assert await unmerged_worktrees(None, "s1") == ()
     assert trees.asked == []

@@ -144,7 +144,7 @@ class Source:
         """Return the already read files with this ending, at a depth of `depth` folders; None: at any depth."""
         workspace_claims = self.workspace_claims or WorkspaceClaims("")
         inside = os.path.relpath(self.folder, self.root)  # of a folder above the workspace: `../.claude/agents`
-        paths = [path for path in workspace_claims.below(inside) if f"/{path}".endswith(ending)]
+        paths = [path for path in workspace_claims.files_below(inside) if f"/{path}".endswith(ending)]
         fitting = [path for path in paths if depth in (None, path.count("/") - inside.count("/") - 1)]
         unread = (
             claim

@@ -18,7 +18,18 @@ from typing import cast
 
 from callboard.adapters.extensions.yaml import load_front_document
 from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
-from callboard.core.memory.note import INDEX, MOST, Note, digest_of, faults_of, indexed, merged, named, note_of, text_of
+from callboard.core.memory.note import (
+    INDEX,
+    MOST,
+    Note,
+    digest_of,
+    faults_of,
+    merge_notes,
+    name_fault,
+    note_of,
+    text_of,
+    update_index,
+)
 from callboard.core.memory.secrets import refusal
 from callboard.types.errors import SettingsError, ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -121,7 +132,7 @@ class NoteFolder:
 
     def drop(self, name: str, base: str) -> None:
         """Delete the note with the digest `base`. Raises `ToolRefused`."""
-        if wrong := named(name):
+        if wrong := name_fault(name):
             raise ToolRefused(wrong)
         with self._changing() as folder:
             before = self.content(name)
@@ -134,7 +145,7 @@ class NoteFolder:
     def plan(self) -> Consolidation:
         """Return the result that a consolidation would have."""
         contents = self.read()
-        written, gone = merged([stored.note for stored in contents.notes])
+        written, gone = merge_notes([stored.note for stored in contents.notes])
         with self._opened(make=False) as folder:
             index = b"" if folder is None else _file(folder, INDEX) or b""
         return Consolidation(written, gone, index.decode("utf-8", "replace") != contents.index)
@@ -170,7 +181,7 @@ class NoteFolder:
             except OSError as error:
                 problems.append(f"{self.path / name}: cannot be read: {error.strerror or error}")
         index = (_file(folder, INDEX) or b"").decode("utf-8", "replace")
-        return FolderNotes(tuple(notes), indexed(index, [stored.note for stored in notes]), tuple(problems))
+        return FolderNotes(tuple(notes), update_index(index, [stored.note for stored in notes]), tuple(problems))
 
     def _note(self, folder: int, name: str, problems: list[str]) -> StoredNote:
         """Return a note of the folder. An unchanged one is not read again. Raises OSError."""
@@ -204,7 +215,7 @@ class NoteFolder:
         """Update the index to the present notes, or to those that remain after a deletion."""
         index = (_file(folder, INDEX) or b"").decode("utf-8", "replace")
         notes = [stored.note for stored in self._contents(folder).notes if stored.note.name not in without]
-        true = indexed(index, notes)
+        true = update_index(index, notes)
         if true != index:
             self._write(folder, INDEX, true.encode("utf-8", "replace"))
 

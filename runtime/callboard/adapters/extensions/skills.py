@@ -40,7 +40,7 @@ from callboard.adapters.extensions.discovery import (
 from callboard.adapters.extensions.skill_uses import SkillUses
 from callboard.adapters.extensions.yaml import YamlDocument, load_front_document
 from callboard.core.permissions.rules import parse_rule
-from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, listed
+from callboard.core.skills.catalog import LONGEST_DESCRIPTION, SHARE, budget_of, list_skills
 from callboard.core.skills.substitution import argument_names
 from callboard.types.errors import SettingsError, ToolRefused
 from callboard.types.late_pattern import late_pattern
@@ -174,7 +174,7 @@ class SkillLibrary:
             return texts
         budget = self._choices.characters
         budget = budget_of(window, self._choices.share) if budget is None else budget
-        fitting = listed(texts, counts, budget)
+        fitting = list_skills(texts, counts, budget)
         return [
             skill_text if skill_text.description == text else replace(skill_text, description=text)
             for skill_text, (_, text) in zip(texts, fitting, strict=True)

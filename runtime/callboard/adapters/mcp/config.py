@@ -21,7 +21,7 @@ from callboard.core.mcp.config_entries import (
     Approval,
     ConfigEntries,
     EntryFault,
-    expanded,
+    expand_variables,
     off_by,
     read_document,
     read_servers_node,
@@ -217,7 +217,7 @@ class _Reading:
                 reason = f"the server of that name in {self._entries[name].path} counts"
                 self.notes.append(DiscoveryNote(path, at, "ignored", reason, line))
                 continue
-            filled, unset = expanded(entry, variables)
+            filled, unset = expand_variables(entry, variables)
             for variable in unset:
                 reason = f"the variable {variable} is not set and has no default: it stays as it is written"
                 self.notes.append(DiscoveryNote(path, at, "ignored", reason, line))

@@ -22,7 +22,7 @@ from typing import Any, cast
 import anyio
 
 from callboard.core.json_schema import input_problem, schema_for_model
-from callboard.core.mcp.results import ResultContent, cut, one_line, shortened, whole_text
+from callboard.core.mcp.results import ResultContent, cut, one_line, shorten_texts, whole_text
 from callboard.core.mcp.tool_names import tool_name
 from callboard.ports.tool import CallContext, Folders, ToolOutcome, ToolSpec
 from callboard.types.errors import ToolRefused
@@ -108,7 +108,7 @@ class ServerTool:
         data: Json = {"server": self.declared.server, "tool": self.declared.name}
         if answer.characters > self._shown:
             whole = await _keep(context.folders.tool_results, context.call, whole_text(blocks))
-            blocks = shortened(blocks, self._shown, str(whole))
+            blocks = shorten_texts(blocks, self._shown, str(whole))
             data["whole"] = str(whole)
         if answer.structured is not None:
             data["structuredContent"] = answer.structured

@@ -23,7 +23,7 @@ from callboard.adapters.git.premise import TrackedLookup, git_is_quiet, names_co
 from callboard.adapters.processes.programs import is_within
 from callboard.adapters.shell.trees import MOST_ENTRIES, Tracked, tree_beneath
 from callboard.core.permissions import globs
-from callboard.core.permissions.gitignore import folded
+from callboard.core.permissions.gitignore import fold_case
 from callboard.core.permissions.sensitive_paths import (
     CLAUDE_LOADED,
     claude_folders,
@@ -306,7 +306,7 @@ class PathJudge:
     def _place(self, resolved: str, written: str) -> tuple[Place, str]:
         # The written path counts too: a link can lead from a protected name to an ordinary file, and change its target.
         paths = (resolved,) if resolved == written else (resolved, written)
-        compared = tuple(map(folded, paths)) if self.folds else paths
+        compared = tuple(map(fold_case, paths)) if self.folds else paths
         if any(map(self._kept_folders.hold, compared)):
             if not any(map(self._own_folders.hold, compared)):
                 return "settings", "it holds the runtime's settings"
@@ -382,7 +382,7 @@ class PathJudge:
 
     def _compared(self, path: str) -> str:
         """Return the path in the form in which two names of one file are equal."""
-        return folded(path) if self.folds else path
+        return fold_case(path) if self.folds else path
 
 
 class PathJudges:

@@ -15,7 +15,7 @@ from callboard.core.keys import schedule_key, short_id
 from callboard.core.permissions.modes import within
 from callboard.core.scheduling import CronInvalid, budget_words, describe, local_time, when_of
 from callboard.core.scheduling.fields import InvalidField, with_fields
-from callboard.core.scheduling.history import refuse_never, upcoming
+from callboard.core.scheduling.history import next_fires, refuse_never
 from callboard.core.scheduling.permissions import none_more, schedule_id
 from callboard.ports.store import Put
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
@@ -105,7 +105,7 @@ def _schedule_cron(arguments: _ScheduleCron, context: CallContext) -> ToolOutcom
         raise ToolRefused(str(wrong)) from wrong
     schedule = _within_turn(schedule, context)
     _refuse(schedule, context)
-    times = upcoming(schedule, context.now, _SHOWN)
+    times = next_fires(schedule, context.now, _SHOWN)
     write = Put(schedule_key(context.session, schedule.id), schedule.encode(), 0)
     data = {"id": schedule.id, "next": times}
     return ToolOutcome(_echo(schedule, times), writes=(write,), data=data)
@@ -179,7 +179,7 @@ def _status_text(schedule: Schedule, now: float) -> str:
     if schedule.state != "active" or not schedule.enabled:
         return schedule.state if schedule.state != "active" else "switched off"
     try:
-        times = upcoming(schedule, now, 1)
+        times = next_fires(schedule, now, 1)
         return f"next {local_time(when_of(schedule), times[0])}" if times else "never fires"
     except CronInvalid as error:  # a row of another version of the time zone data
         return f"cannot fire: {error}"

@@ -22,8 +22,8 @@ from callboard.adapters.tools.base import ToolInput, TypedTool
 from callboard.core.context.system_prompt import one_line
 from callboard.core.mcp.catalog import CALL, CONNECT, MOST_NAMED, SEARCH
 from callboard.core.mcp.tool_names import may_have, sees
-from callboard.core.mcp.tool_search import DeclaredTool, ranked
-from callboard.core.tool_access import normalised
+from callboard.core.mcp.tool_search import DeclaredTool, rank_tools
+from callboard.core.tool_access import normalise_name
 from callboard.ports.mcp import Servers
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types.choices import unknown
@@ -81,7 +81,7 @@ class SearchTools(TypedTool[_Search]):
 
     async def act(self, arguments: _Search, context: CallContext) -> ToolOutcome:
         tools = _visible_tools(self._servers, self._hidden, context)
-        matches = ranked(arguments.query, tools, arguments.limit)
+        matches = rank_tools(arguments.query, tools, arguments.limit)
         if not matches:
             return ToolOutcome(_nothing(arguments.query, tools, self._servers.now(), context))
         texts = [_description(tool) for tool in matches]
@@ -180,7 +180,7 @@ class ServerPrompts:
 
 def command_name(prompt: McpPrompt) -> str:
     """Return the command that the user types, without the slash."""
-    return normalised(f"mcp__{prompt.server}__{prompt.name}")
+    return normalise_name(f"mcp__{prompt.server}__{prompt.name}")
 
 
 def prompt_arguments(prompt: McpPrompt, text: str) -> dict[str, str]:

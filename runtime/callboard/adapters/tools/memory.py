@@ -16,7 +16,7 @@ from pydantic import Field
 from callboard.adapters.extensions.memory import Memories
 from callboard.adapters.extensions.memory_notes import NoteFolder, StoredNote
 from callboard.adapters.tools.base import ToolInput, TypedTool
-from callboard.core.memory.note import Kind, Note, Place, diff_of, digest_of, named
+from callboard.core.memory.note import Kind, Note, Place, diff_of, digest_of, name_fault
 from callboard.core.memory.relevance import chosen
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
@@ -200,7 +200,7 @@ class Recall(TypedTool[RecallInput]):
     def _recall(self, arguments: RecallInput, context: CallContext) -> str:
         notes = dict(_all(self._memories, context, arguments.place))
         if arguments.name:
-            if wrong := named(arguments.name):
+            if wrong := name_fault(arguments.name):
                 raise ToolRefused(wrong)
             same = [_note_text(place, stored) for (place, name), stored in notes.items() if name == arguments.name]
             if not same:
@@ -245,7 +245,7 @@ def _place_for(memories: Memories, name: str, place: str, context: CallContext) 
 
     Raises `ToolRefused` for a place that the agent does not have.
     """
-    if wrong := named(name):
+    if wrong := name_fault(name):
         raise ToolRefused(wrong)
     folders = memories.of(context.spec)
     if not place:

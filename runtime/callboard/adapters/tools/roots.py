@@ -20,7 +20,7 @@ from pathlib import Path
 
 from callboard.adapters.shell.paths import PathJudges
 from callboard.adapters.system.regular_files import open_beneath, open_folder
-from callboard.core.permissions.gitignore import folded
+from callboard.core.permissions.gitignore import fold_case
 from callboard.ports.tool import Folders
 from callboard.types.errors import ToolRefused
 from callboard.types.lazy_dataclass import dataclass
@@ -158,7 +158,7 @@ class FileRoots:
     def key(self, text: str) -> str:
         """Return the resolved path, even if no tool may use it, so that two spellings of one path have the same key."""
         resolved = self._judge.resolve(text) or os.path.normpath(f"{self._root}/{text}")
-        return folded(resolved) if self._judge.folds else resolved
+        return fold_case(resolved) if self._judge.folds else resolved
 
     def _open(self, base: Path) -> int:
         return self._roots.open(base) if base is self._root else open_folder(str(base))

@@ -19,7 +19,7 @@ from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
 from callboard.core.keys import request_envelope_id, request_key, short_id
 from callboard.core.messaging.authority import claimed_authority
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.core.permissions.rule_check import allowed_tools
 from callboard.core.tasks import board as task_rules
@@ -100,7 +100,7 @@ def envelope(
             **fields,
         }
     )
-    return sending(context.session, sent)
+    return envelope_write(context.session, sent)
 
 
 def cause(context: CallContext) -> Cause:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher, unified_diff
 
-from callboard.core.messaging.envelopes import rearmed
+from callboard.core.messaging.envelopes import restore_tags
 from callboard.types.errors import ToolRefused
 
 DIFF_SHOWN = 10_000
@@ -28,8 +28,10 @@ def replace_text(content: str, old: str, new: str, *, everywhere: bool, name: st
         raise ToolRefused("old_text and new_text are the same: there is nothing to change")
     if old not in content and _is_crlf(content):
         old, new = _to_crlf(old), _to_crlf(new)
-    if old not in content and rearmed(old) in content:  # copied from the shown text, in which such tags are disarmed
-        old, new = rearmed(old), rearmed(new)
+    if (
+        old not in content and restore_tags(old) in content
+    ):  # copied from the shown text, in which such tags are disarmed
+        old, new = restore_tags(old), restore_tags(new)
     count = content.count(old)
     if not count:
         raise ToolRefused(f"old_text was not found in {name}.{_hint(content, old)}")

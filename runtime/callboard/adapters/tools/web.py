@@ -23,7 +23,7 @@ from pydantic import Field
 from callboard.adapters.processes.programs import clean_environment, find_program, run_program
 from callboard.adapters.system import release
 from callboard.adapters.tools.base import ToolInput, TypedTool, failed
-from callboard.core.messaging.envelopes import tagged
+from callboard.core.messaging.envelopes import tag_text
 from callboard.core.permissions.host_patterns import host_of
 from callboard.core.tool_access import WEB_SEARCH
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
@@ -100,7 +100,7 @@ async def _shown(answer: Json, context: CallContext) -> ToolOutcome:
         await anyio.Path(whole).write_text(text, encoding="utf-8", errors="replace")
         notes.append(f"[Page cut: {most:,} of {len(text):,} characters. Whole: {whole}]")
     body = _OWN_TAG.sub(r"&lt;\1", text[:most]) or "(no text)"
-    shown = tagged(TAG, body, url=str(answer["url"]), status=str(status), type_=str(answer["type"]))
+    shown = tag_text(TAG, body, url=str(answer["url"]), status=str(status), type_=str(answer["type"]))
     data: dict[str, Any] = {"url": answer["url"], "code": status, "type": answer["type"], "characters": len(text)}
     return ToolOutcome("\n".join([shown, *notes]), is_error=is_error, data=data)
 
@@ -151,7 +151,7 @@ class WebSearch(TypedTool[WebSearchInput]):
         body = "\n\n".join(lines) or "No results."
         body = _SEARCH_TAG.sub(r"&lt;\1", body[:SHOWN])
         data: Json = {"query": arguments.query, "results": len(results)}
-        return ToolOutcome(tagged(SEARCHED, body, query=arguments.query), data=data)
+        return ToolOutcome(tag_text(SEARCHED, body, query=arguments.query), data=data)
 
     async def _ran(self, order: Json) -> bytes:
         """Run the command of the settings. Raises `ToolRefused` if it fails."""

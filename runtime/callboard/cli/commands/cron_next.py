@@ -27,8 +27,8 @@ from callboard.cli.terminal.terminal import Block, Line
 from callboard.core.scheduling.cron import CronInvalid, zone_named
 from callboard.core.scheduling.describe import describe, local_time
 from callboard.core.scheduling.fire_times import fires_between
-from callboard.core.scheduling.history import upcoming
-from callboard.core.scheduling.timezones import FIRST_MOMENT, LAST_MOMENT, quoted
+from callboard.core.scheduling.history import next_fires
+from callboard.core.scheduling.timezones import FIRST_MOMENT, LAST_MOMENT, quote_text
 from callboard.core.scheduling.trigger import OneTime, When, parse_when, when_of
 from callboard.sessions.inspect.schedules import open_schedules
 from callboard.types.errors import UsageError
@@ -97,9 +97,9 @@ def base_of(text: str, zone: ZoneInfo) -> float:
         at = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError) as wrong:
         help_ = "write ISO 8601, such as 2026-03-29T01:30:00+01:00, or without an offset for the time zone's own time"
-        raise InvalidQuestion("base", f"{quoted(text)} is not a time: {help_}") from wrong
+        raise InvalidQuestion("base", f"{quote_text(text)} is not a time: {help_}") from wrong
     if not FIRST_MOMENT <= at < LAST_MOMENT:
-        raise InvalidQuestion("base", f"{quoted(text)} is out of range: write a year from 1000 to 8999")
+        raise InvalidQuestion("base", f"{quote_text(text)} is out of range: write a year from 1000 to 8999")
     return at
 
 
@@ -275,7 +275,7 @@ def _scheduled(invocation: Invocation, name: str, values: dict[str, str | int | 
     when = when_of(schedule)
     if values["base"] is not None:
         begin = base_of(str(values["base"]), when.zone)
-    return _TimesAnswer(when, upcoming(schedule, begin, int(values["count"] or USUAL_COUNT)), schedule)
+    return _TimesAnswer(when, next_fires(schedule, begin, int(values["count"] or USUAL_COUNT)), schedule)
 
 
 def _block(answer: _TimesAnswer) -> Block:

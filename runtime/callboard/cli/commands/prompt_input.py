@@ -12,7 +12,7 @@ import select
 import stat
 import sys
 
-from callboard.core.messaging.envelopes import tagged
+from callboard.core.messaging.envelopes import tag_text
 from callboard.types.errors import UsageError
 
 PROMPT_BYTES = 10_000_000
@@ -40,7 +40,7 @@ def read_prompt(argument: str | None, *, required: bool, missing: str = NO_PROMP
     else:
         piped, note = _piped_input(patient=required and not prompt)
     if piped.strip():
-        return (f"{prompt}\n\n{tagged('piped-input', piped)}" if prompt else piped), ""
+        return (f"{prompt}\n\n{tag_text('piped-input', piped)}" if prompt else piped), ""
     if prompt:
         return prompt, note
     if required or argument == "-":

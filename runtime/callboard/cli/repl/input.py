@@ -44,7 +44,7 @@ from callboard.adapters.system.open_files import give_back
 from callboard.adapters.tools.walking import FolderWalk, WalkCancelled
 from callboard.cli.terminal.terminal import Block, Line, block, plain, visible
 from callboard.cli.views.events import first_line, shorten
-from callboard.core.messaging.envelopes import tagged
+from callboard.core.messaging.envelopes import tag_text
 from callboard.core.permissions.modes import selectable_modes
 from callboard.core.skills.substitution import first_name
 from callboard.sessions.base import OpenSession
@@ -467,7 +467,7 @@ class ShellResult:
         cut = f"{self.output[:half]}\n[{len(self.output) - READ} characters left out]\n{self.output[-half:]}"
         text = self.output.rstrip("\n") if len(self.output) <= READ else cut
         head = "The person ran this command in their own shell. For your information:"
-        return f"{head}\n" + tagged("piped-input", text, command=self.command, exit_code=str(self.exit_code))
+        return f"{head}\n" + tag_text("piped-input", text, command=self.command, exit_code=str(self.exit_code))
 
 
 async def run_line(command: str, folder: Path) -> ShellResult:

@@ -280,7 +280,7 @@ class Screen:
                 self._tell_stop(agent, event)
                 speech = self._said.get(agent, ReplyText())
                 speech = ReplyText() if speech.seam is None else speech
-                self._said[agent] = speech.after(event.blocks, event.stop_reason, event.trimmed)
+                self._said[agent] = speech.with_reply(event.blocks, event.stop_reason, event.trimmed)
             case BudgetReached(winds_down=True):
                 self._said[agent] = self._said.get(agent, ReplyText()).broken_off()
             case ToolStarted() | ToolFinished() | CallJudged():

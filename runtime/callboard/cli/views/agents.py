@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from callboard.cli.terminal.terminal import Line, Style, columns, plain
 from callboard.cli.views.events import first_line, shorten
 from callboard.cli.views.team import activity_words, short_number
-from callboard.core.reports.activity import MODEL, SUMMARY, doing
+from callboard.core.reports.activity import MODEL, SUMMARY, activity_of
 from callboard.core.team.lifecycle import SUBAGENTS
 from callboard.sessions.base import OpenSession
 from callboard.types.lazy_dataclass import dataclass
@@ -65,7 +65,7 @@ def working_agents(session: OpenSession, most: int) -> tuple[list[WorkingAgent],
         began, usage = session.turn_of(row.name) or (row.since, Usage())
         activity = row.life
         if state is not None:
-            does = doing(row, state, row.since, requests=requests, longest=lambda tool: None)
+            does = activity_of(row, state, row.since, requests=requests, longest=lambda tool: None)
             activity = _SPOKEN.get(does.what) or activity_words(row, does, str(session.workspace))
         kind, _, request_id = row.waiting_for.partition(" ")
         asks = kind in _FOR_PERSON and request_id in requests and "person" in requests[request_id].may_answer

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 from callboard.cli.terminal.terminal import Block, Line, Style, block, char_columns, plain
 from callboard.cli.views.resume import resumed_block
 from callboard.core.approvals.plans import subject_of
-from callboard.core.budgets.tree import exhausted, used_up
+from callboard.core.budgets.tree import describe_exhausted, used_up
 from callboard.core.call_words import input_words, relative_paths
 from callboard.core.keys import count_words
 from callboard.core.recovery.refused_blocks import LEFT_OUT
@@ -255,7 +255,7 @@ def budget_block(agent: str, event: BudgetReached, *, by_option: bool = False, t
     elif told_later and not event.winds_down:
         text = "stops at a budget"
     else:
-        text = exhausted(event.budget, event.kind, event.limit, event.spent)
+        text = describe_exhausted(event.budget, event.kind, event.limit, event.spent)
         text += "; one last call reports the state of the work" if event.winds_down else ""
     return block(f"{text}. To allow more: {_more_budget(event, by_option)}", "warn", name=agent)
 

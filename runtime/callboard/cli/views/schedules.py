@@ -17,7 +17,7 @@ from callboard.core.scheduling.cron import CronInvalid
 from callboard.core.scheduling.describe import describe, local_time
 from callboard.core.scheduling.due import COUNTED
 from callboard.core.scheduling.fields import format_duration
-from callboard.core.scheduling.history import FireStats, seconds_of, upcoming
+from callboard.core.scheduling.history import FireStats, next_fires, seconds_of
 from callboard.core.scheduling.trigger import when_of
 from callboard.sessions.inspect.resources import (
     SCHEDULES,
@@ -216,7 +216,7 @@ def _next_times(schedule: Schedule, now: float) -> Iterator[str]:
     """Yield its next times, in its time zone, with their jitter."""
     try:
         zone = when_of(schedule)
-        times = upcoming(schedule, now, SHOWN)
+        times = next_fires(schedule, now, SHOWN)
     except CronInvalid:
         return
     yield from (f"next: {local_time(zone, at)}" for at in times)

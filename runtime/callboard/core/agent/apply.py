@@ -3,7 +3,7 @@
 The journal position of an event is `state.seq + 1`. It is the id of the messages and calls that the event opens. This
 module has the events of lifecycle, mail, turns, injections, budgets, rate limits and repetition, and those of crashes,
 waits and stalls (`AgentState.waits`). `apply_model` and `apply_tools` have the other events. Some events of other
-themes also begin or end a wait; `waiting` adds that to their own rules.
+themes also begin or end a wait; `with_waits` adds that to their own rules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from callboard.core.agent.apply_counters import charged, watched
+from callboard.core.agent.apply_counters import with_account, with_repetition
 from callboard.core.agent.apply_model import CALL_RULES, undo_asked
 from callboard.core.agent.apply_tools import TOOL_RULES
 from callboard.core.agent.changes import (
@@ -24,12 +24,12 @@ from callboard.core.agent.changes import (
     with_recovery,
     with_spec,
 )
-from callboard.core.agent.rules.delivery import mailing
+from callboard.core.agent.rules.delivery import with_mail_counts
 from callboard.core.agent.rules.limits import last_call_prompt, used_up_key
 from callboard.core.agent.state import AgentState, LifeEnd, Turn, WaitReasons
 from callboard.core.agent.stuck_detector import after_nudge, nudge_words
 from callboard.core.approvals.plan_gate import PlanGate
-from callboard.core.budgets.tree import BUDGET_LIMITS, raised, used_up
+from callboard.core.budgets.tree import BUDGET_LIMITS, raise_limits, used_up
 from callboard.core.context.reminders import is_reminder
 from callboard.core.context.view.conversation import add_assistant, add_user, with_overhead
 from callboard.core.frozen import finished, replace
@@ -47,7 +47,7 @@ Look = Callable[[WaitReasons, AgentState, Any], WaitReasons]
 """Function (waits before an event, state before it, event) that returns the waits after the event."""
 
 
-def waiting(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+def with_waits(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
     """Return the rules, extended for events that also change the waits."""
     return {kind: _looking(rule, _LOOKS[kind]) if kind in _LOOKS else rule for kind, rule in rules.items()}
 
@@ -175,7 +175,7 @@ def budget_raised(state: AgentState, text: str) -> AgentState:
         increase = Budget.model_validate_json(text)
     except ValueError:
         return state
-    budget = raised(state.me.budget, increase)
+    budget = raise_limits(state.me.budget, increase)
     return with_spec(state, state.me.model_copy(update={"budget": budget}))
 
 
@@ -550,10 +550,10 @@ def _copied(state: AgentState, e: ev.MessageCopied) -> AgentState:
     return replace(state, context=replace(state.context, conversation=conversation))
 
 
-_RULES: Mapping[type, Rule] = charged(
-    waiting(
-        mailing(
-            watched(
+_RULES: Mapping[type, Rule] = with_account(
+    with_waits(
+        with_mail_counts(
+            with_repetition(
                 {
                     ev.AgentStarted: _started,
                     ev.AgentResumed: _same,

@@ -35,18 +35,18 @@ def _called(state: AgentState, e: ev.ModelCalled) -> Account:
 
 
 def _replied(state: AgentState, e: ev.ModelReplied | ev.ReplyDropped) -> Account:
-    return state.budget.account.using(amount_of(e.usage), _cause(state))
+    return state.budget.account.with_usage(amount_of(e.usage), _cause(state))
 
 
 def _interrupted(state: AgentState, e: ev.ReplyInterrupted) -> Account:
-    return state.budget.account.using(state.budget.account.held or ONE_CALL, _cause(state))
+    return state.budget.account.with_usage(state.budget.account.held or ONE_CALL, _cause(state))
 
 
 def _failed(state: AgentState, e: ev.CallFailed) -> Account:
     used = state.budget.account.held or ONE_CALL if e.fault.may_bill or e.fault.kind == "lost" else ONE_CALL
     if e.fault.usage is not None:
         used = amount_of(e.fault.usage)
-    return state.budget.account.using(used, _cause(state))
+    return state.budget.account.with_usage(used, _cause(state))
 
 
 def _edited(state: AgentState, e: ev.ContextEdited) -> Account:
@@ -60,7 +60,7 @@ def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> Account:
         return state.budget.account
     account = _summary_used(state, e.usage)
     if account.held is not None:  # earlier reports say nothing about this call: it was cut off
-        account = account.using(account.held, _cause(state))
+        account = account.with_usage(account.held, _cause(state))
     return replace(account, summary=NOTHING)
 
 
@@ -68,7 +68,7 @@ def _summary_used(state: AgentState, usage: Usage) -> Account:
     """Return the account with the total usage that calls of a summary have reported so far."""
     account = state.budget.account
     used = amount_of(usage, 0).minus(account.summary)
-    return account.using(used.plus(ONE_CALL), _cause(state)) if used.tokens else account
+    return account.with_usage(used.plus(ONE_CALL), _cause(state)) if used.tokens else account
 
 
 def _resumed(state: AgentState, e: ev.AgentResumed) -> Account:
@@ -76,7 +76,7 @@ def _resumed(state: AgentState, e: ev.AgentResumed) -> Account:
     account = state.budget.account
     if account.held is None or state.model.call is not None:
         return account
-    return replace(account.using(account.held, _cause(state)), summary=NOTHING)
+    return replace(account.with_usage(account.held, _cause(state)), summary=NOTHING)
 
 
 def _turn_began(state: AgentState, e: ev.TurnBegan) -> Account:
@@ -102,7 +102,7 @@ _CHARGES: Mapping[type, Charge] = {
 """Events that change an account. Any other event leaves it unchanged."""
 
 
-def charged(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+def with_account(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
     """Return the rules, extended for events that also change the account."""
     return {kind: _charging(rule, _CHARGES[kind]) if kind in _CHARGES else rule for kind, rule in rules.items()}
 
@@ -122,7 +122,7 @@ Look = Callable[[st.Stuck, AgentState, Any], st.Stuck]
 """Function (repetition before the event, state before it, event) that returns the repetition after the event."""
 
 
-def watched(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+def with_repetition(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
     """Return the rules, extended for events that show repetition."""
     return {kind: _looking(rule, _LOOKS[kind]) if kind in _LOOKS else rule for kind, rule in rules.items()}
 
@@ -141,12 +141,12 @@ def _looking(rule: Rule, look: Look) -> Rule:
 
 def _merged(stuck: st.Stuck, state: AgentState, e: ev.ResultsMerged) -> st.Stuck:
     outcomes = [st.CallOutcome(item.call, item.content, item.is_error, item.denied) for item in state.calls]
-    return st.stepped(stuck, outcomes, state.me.stuck_after, waits=e.waits)
+    return st.after_step(stuck, outcomes, state.me.stuck_after, waits=e.waits)
 
 
 def _reply_compared(stuck: st.Stuck, state: AgentState, e: ev.ModelReplied) -> st.Stuck:
     # A paused reply is not over: the service continues it.
-    return stuck if e.stop_reason in GOES_ON else st.replied(stuck, e.blocks, calls=bool(e.calls))
+    return stuck if e.stop_reason in GOES_ON else st.after_reply(stuck, e.blocks, calls=bool(e.calls))
 
 
 def _delivered(stuck: st.Stuck, state: AgentState, e: ev.EnvelopesDelivered) -> st.Stuck:

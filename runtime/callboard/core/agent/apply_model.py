@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from callboard.core.agent.changes import (
     Rule,
     add_to_user_message,
-    billed,
+    add_usage,
     queue,
     with_mode_reminder,
     with_recovery,
@@ -21,12 +21,12 @@ from callboard.core.agent.open_calls import CallState, OpenCalls
 from callboard.core.agent.state import AgentState, ViewCosts
 from callboard.core.context.cache.cost import edit_price, is_warm, prices_of, step_price
 from callboard.core.context.cache.health import CacheHealth, after_thrash_report, health_seen
-from callboard.core.context.cache.rereads import after_edits, called
+from callboard.core.context.cache.rereads import after_calls, after_edits
 from callboard.core.context.cache.tracker import after_edit, after_reply, cache_seen
 from callboard.core.context.project_instructions import notes_after_edits
 from callboard.core.context.reminders import MODE, reminders_after_edits
 from callboard.core.context.stage_input import failed_at, still_failed
-from callboard.core.context.view.conversation import add_assistant, counted, edited, size, usage_seen
+from callboard.core.context.view.conversation import add_assistant, apply_edits, size, usage_seen, with_count
 from callboard.core.context.view.undo import spared_after, undo_positions
 from callboard.core.frozen import replace
 from callboard.core.recovery import retry_policy as rec
@@ -58,7 +58,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
     conversation = usage_seen(state.context.conversation, e.usage)
     turn = state.turn
     if turn:
-        spoken = turn.said.after(e.blocks, e.stop_reason, e.trimmed)
+        spoken = turn.said.with_reply(e.blocks, e.stop_reason, e.trimmed)
         turn = replace(turn, steps=turn.steps + 1, usage=turn.usage.plus(e.usage), said=spoken, last_call=False)
     if e.blocks:
         model = state.model.call.model if state.model.call else e.model
@@ -91,7 +91,7 @@ def _replied(state: AgentState, e: ev.ModelReplied) -> AgentState:
 def _reply_dropped(state: AgentState, e: ev.ReplyDropped) -> AgentState:
     recovery = replace(state.model.recovery, cut_call=e.cut_call, cut_characters=e.cut_characters)
     model = replace(state.model, call=None, ordinal=e.ordinal, recovery=recovery)
-    return billed(replace(state, model=model, context=replace(state.context, wants_reply=True)), e.usage)
+    return add_usage(replace(state, model=model, context=replace(state.context, wants_reply=True)), e.usage)
 
 
 def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
@@ -102,7 +102,7 @@ def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
             conversation, state.seq + 1, blocks, at=e.at, turn=state.turn.id if state.turn else ""
         )
         if state.turn and state.turn.said.seam is not None:  # the user has seen it as the rest of the earlier text
-            state = replace(state, turn=replace(state.turn, said=state.turn.said.after(blocks, "")))
+            state = replace(state, turn=replace(state.turn, said=state.turn.said.with_reply(blocks, "")))
     return replace(
         state,
         model=replace(state.model, call=None, ordinal=e.ordinal),
@@ -111,7 +111,7 @@ def _reply_interrupted(state: AgentState, e: ev.ReplyInterrupted) -> AgentState:
 
 
 def _call_failed(state: AgentState, e: ev.CallFailed) -> AgentState:
-    state = billed(state, e.fault.usage) if e.fault.usage else state
+    state = add_usage(state, e.fault.usage) if e.fault.usage else state
     if e.purpose == "summary":
         return state
     recovery = rec.on_failed(state.model.recovery, e)
@@ -155,7 +155,7 @@ def _react_asked(state: AgentState, e: ev.ReactAsked) -> AgentState:
 def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
     if e.undoes:
         return edit_booked(state, _undone(state, e), e)
-    state = billed(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
+    state = add_usage(state, e.usage) if e.usage.prompt_tokens or e.usage.output_tokens else state
     compaction = state.compaction
     if not e.edits:
         after = _compacted(state, e)
@@ -170,7 +170,7 @@ def _edited(state: AgentState, e: ev.ContextEdited) -> AgentState:
         after,
         context=replace(
             after.context,
-            conversation=edited(state.context.conversation, e.edits),
+            conversation=apply_edits(state.context.conversation, e.edits),
             reminders=reminders_after_edits(state.context.reminders, e.edits),
             notes=notes_after_edits(state.context.notes, e.edits),
         ),
@@ -242,7 +242,7 @@ def _summary_began(state: AgentState, e: ev.SummaryBegan) -> AgentState:
 def _summary_failed(state: AgentState, e: ev.SummaryFailed) -> AgentState:
     if e.skipped is not None:
         return _summary_skipped(state, e.skipped)
-    state = billed(state, e.usage)
+    state = add_usage(state, e.usage)
     turn = replace(state.turn, summaries_failed=state.turn.summaries_failed + 1) if state.turn else None
     request = state.compaction.summary
     tried = (
@@ -270,7 +270,7 @@ def _counted(state: AgentState, e: ev.TokensCounted) -> AgentState:
         return replace(state, model=replace(state.model, uncounted_until=e.until))
     if e.tokens is None or e.revision != state.context.conversation.revision:
         return replace(state, model=replace(state.model, uncountable=state.model.uncountable or e.tokens is None))
-    return replace(state, context=replace(state.context, conversation=counted(state.context.conversation, e.tokens)))
+    return replace(state, context=replace(state.context, conversation=with_count(state.context.conversation, e.tokens)))
 
 
 def health_after(state: AgentState, e: ev.ModelReplied) -> CacheHealth:
@@ -308,7 +308,7 @@ CALL_RULES: Mapping[type, Rule] = {
 def costs_after_reply(state: AgentState, e: ModelReplied) -> ViewCosts:
     """Return the costs after a reply: of its request, and of its calls."""
     limits = state.me.limits_of(state.model.call.model if state.model.call else e.model)
-    forgotten = called(state.costs.forgotten, e.calls, state.turns.steps + 1)
+    forgotten = after_calls(state.costs.forgotten, e.calls, state.turns.steps + 1)
     charged = 0.0
     if forgotten.rereads > state.costs.forgotten.rereads:
         reread = forgotten.reread_tokens - state.costs.forgotten.reread_tokens
@@ -371,7 +371,7 @@ def _undone(state: AgentState, event: ContextEdited) -> AgentState:
         return state
     return replace(
         state,
-        context=replace(state.context, conversation=edited(state.context.conversation, event.edits)),
+        context=replace(state.context, conversation=apply_edits(state.context.conversation, event.edits)),
         compaction=replace(
             state.compaction,
             tried=frozenset(),

@@ -37,7 +37,7 @@ FAILED = "[The call failed, with this result:]"
 
 
 def _with_call(state: AgentState, call: str, change: Callable[[CallState], CallState]) -> AgentState:
-    calls = state.calls.changed(call, change)
+    calls = state.calls.with_change(call, change)
     return state if calls is state.calls else replace(state, calls=calls)
 
 

@@ -62,7 +62,7 @@ def with_recovery(state: AgentState, recovery: RecoveryState) -> AgentState:
     return replace(state, model=replace(state.model, recovery=recovery))
 
 
-def billed(state: AgentState, usage: Usage) -> AgentState:
+def add_usage(state: AgentState, usage: Usage) -> AgentState:
     """Return the state with this usage counted for the agent and its turn."""
     turn = replace(state.turn, usage=state.turn.usage.plus(usage)) if state.turn else None
     return replace(state, budget=replace(state.budget, usage=state.budget.usage.plus(usage)), turn=turn)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from callboard.core.agent.changes import lacks_submit_plan
-from callboard.core.agent.rules.compaction import COUNT, compaction, count, undoing
+from callboard.core.agent.rules.compaction import COUNT, compact_view, count_tokens, undo_edits
 from callboard.core.agent.rules.delivery import (
     await_recorded,
     burst_until,
@@ -24,14 +24,14 @@ from callboard.core.agent.rules.delivery import (
     muted_until,
     too_many_tasks,
     too_much_mail,
-    waking,
+    waking_envelopes,
 )
 from callboard.core.agent.rules.final_report import subagent_report
-from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, starting
+from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, run_start_hooks
 from callboard.core.agent.rules.limits import CallAllowance, end_of_time, next_call, time_is_up
-from callboard.core.agent.rules.worktree import moving
+from callboard.core.agent.rules.worktree import prepare_folder
 from callboard.core.agent.state import AgentState, Facts
-from callboard.core.agent.stuck_detector import noticed
+from callboard.core.agent.stuck_detector import find_pattern
 from callboard.core.approvals.plan_gate import NOT_RUN
 from callboard.core.budgets.tree import NOTHING
 from callboard.core.call_order import judgeable, runnable, without_operation
@@ -66,14 +66,14 @@ def decide(state: AgentState, facts: Facts) -> st.Step:
     raise AssertionError("the last rule always returns a step")
 
 
-def ended(state: AgentState, facts: Facts) -> st.Step | None:
+def finish_life(state: AgentState, facts: Facts) -> st.Step | None:
     """Finish the life once its last record is in the journal."""
     if state.lifecycle.ended is None:
         return None
     return st.LifeDone(state.lifecycle.ended.outcome, state.lifecycle.ended.result)
 
 
-def stopping(state: AgentState, facts: Facts) -> st.Step | None:
+def handle_stop(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a stop, a shutdown or an interrupt: cancel running operations, settle open calls, and end the turn.
 
     End the life too if requested.
@@ -103,7 +103,7 @@ def stopping(state: AgentState, facts: Facts) -> st.Step | None:
         return time_is_up(state, facts)
     if not state.lifecycle.stop:
         return None
-    return leftover_commands(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
+    return end_leftover_commands(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
 
 
 def _unread_prompt(state: AgentState) -> str:
@@ -119,7 +119,7 @@ def _unread_prompt(state: AgentState) -> str:
     return turn.cause if turn.cause in unread else ""
 
 
-def leftover_commands(state: AgentState, facts: Facts) -> st.Step | None:
+def end_leftover_commands(state: AgentState, facts: Facts) -> st.Step | None:
     """End background commands with the life that started them, because no other life would receive their end.
 
     The next life of a renewed name takes them over.
@@ -143,7 +143,7 @@ def _why_halt(state: AgentState, facts: Facts) -> str:
     return "limit" if time_is_up(state, facts) else ""
 
 
-def answers(state: AgentState, facts: Facts) -> st.Step | None:
+def handle_answers(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle requests of this agent that are no longer pending, or past their deadline, and a withdrawn shutdown."""
     leaving = state.lifecycle.leaving
     shutdown = facts.requests.get(leaving) if leaving else None
@@ -178,12 +178,12 @@ def _open_requests(state: AgentState, facts: Facts) -> Sequence[Request]:
     return [facts.requests[request_id] for request_id in ids if request_id and request_id in facts.requests]
 
 
-def reassigned_tasks(state: AgentState, facts: Facts) -> st.Step | None:
+def release_reassigned_tasks(state: AgentState, facts: Facts) -> st.Step | None:
     """Release tasks that the lead or the user reassigned, before the next step."""
     return st.ReleaseTasks(facts.taken) if state.work.tasks and facts.taken else None
 
 
-def orphans(state: AgentState, facts: Facts) -> st.Step | None:
+def recover_orphans(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle work that the journal lists as running without an operation that owns it, because its process died."""
     if state.model.call is not None and state.model.call.purpose == "turn" and MODEL not in facts.running:
         return st.LoseCall()
@@ -202,7 +202,7 @@ def orphans(state: AgentState, facts: Facts) -> st.Step | None:
     return st.WatchBackground(unwatched) if unwatched else None
 
 
-def failure(state: AgentState, facts: Facts) -> st.Step | None:
+def recover_from_failure(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a failed model call by the recovery rules."""
     recovery = state.model.recovery
     if recovery.failure is None or state.turn is None:
@@ -215,7 +215,7 @@ def failure(state: AgentState, facts: Facts) -> st.Step | None:
     return rec.recover(recovery.failure, recovery, state.me, now=facts.now, demand=_demand(state))
 
 
-def calls(state: AgentState, facts: Facts) -> st.Step | None:
+def advance_calls(state: AgentState, facts: Facts) -> st.Step | None:
     """Advance each tool call of the reply as far as possible while others wait."""
     if not state.calls:
         return None
@@ -281,48 +281,48 @@ def _barrier(state: AgentState, facts: Facts) -> int | None:
     return None
 
 
-def model_under_way(state: AgentState, facts: Facts) -> st.Step | None:
+def await_model(state: AgentState, facts: Facts) -> st.Step | None:
     """Wait while a model call, a summary, or an operation of `WAITED_FOR` is running."""
     busy = state.model.call is not None or state.compaction.summary is not None or facts.running & WAITED_FOR
     return st.Wait(_next_time(state, facts), "model") if busy else None
 
 
-def ending(state: AgentState, facts: Facts) -> st.Step | None:
+def end_requested_turn(state: AgentState, facts: Facts) -> st.Step | None:
     """End the turn after a tool requested it and its result is merged."""
     if state.turn is None or not state.turn.ending:
         return None
     return st.EndTurn("end")
 
 
-def cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
+def handle_cut_reply(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle a reply that was cut at the highest output limit, or paused too often."""
     if state.turn is None or state.turn.winding_down:
         return None
     return rec.after_cut(state.model.recovery) if state.model.recovery.cut else rec.after_pause(state.model.recovery)
 
 
-def plan_pending(state: AgentState, facts: Facts) -> st.Step | None:
+def await_plan_answer(state: AgentState, facts: Facts) -> st.Step | None:
     """Wait for the answer to a plan: no model call before it, and mail stays in the mailbox."""
     if state.work.gate.gate != "pending":
         return None
     return st.Wait(_next_time(state, facts), "plan", state.work.gate.request_id)
 
 
-def prompt(state: AgentState, facts: Facts) -> st.Step | None:
+def compose_prompt(state: AgentState, facts: Facts) -> st.Step | None:
     """Compose the prompt again if the agent entered plan mode and its prompt does not list `submit_plan`."""
     if state.turn is None or not state.context.wants_reply or not lacks_submit_plan(state):
         return None
     return st.SetPrompt()
 
 
-def injections(state: AgentState, facts: Facts) -> st.Step | None:
+def inject(state: AgentState, facts: Facts) -> st.Step | None:
     """Add waiting injections to the next user message. They alone do not wake the agent."""
     if state.turn is None or not state.context.injections:
         return None
     return st.Inject() if state.context.wants_reply or deliverable(state, facts) else None
 
 
-def mail(state: AgentState, facts: Facts) -> st.Step | None:
+def deliver_mail(state: AgentState, facts: Facts) -> st.Step | None:
     """Deliver all accepted mail in one user message. Mail that wakes the agent begins a turn."""
     if state.turn is not None and state.turn.winding_down:
         return None
@@ -343,7 +343,7 @@ def mail(state: AgentState, facts: Facts) -> st.Step | None:
     if not ready:
         return await_recorded(state, facts)
     if state.turn is None:
-        begins = waking(state, ready, facts)
+        begins = waking_envelopes(state, ready, facts)
         if begins and (until := burst_until(begins, facts)) is not None:
             return st.Wait(until, "more mail")
         return st.BeginTurn(begins[0].id) if begins else None
@@ -359,7 +359,7 @@ def _says_its_last(state: AgentState) -> bool:
     return state.turn is not None and state.turn.steps > 0 and not state.context.wants_reply and not state.calls
 
 
-def stuck(state: AgentState, facts: Facts) -> st.Step | None:
+def stop_repetition(state: AgentState, facts: Facts) -> st.Step | None:
     """Nudge an agent that repeats itself the first time in a turn, and end the turn the next time.
 
     A turn that is being wound down keeps its last call in any case.
@@ -367,13 +367,13 @@ def stuck(state: AgentState, facts: Facts) -> st.Step | None:
     turn = state.turn
     if turn is None or not state.context.wants_reply or turn.winding_down:
         return None
-    notice = noticed(turn.stuck, state.me.stuck_after)
+    notice = find_pattern(turn.stuck, state.me.stuck_after)
     if notice is None:
         return None
     return st.NoticeStuck(notice.pattern, notice.count, notice.what, "stop" if turn.stuck.nudged else "nudge")
 
 
-def ask(state: AgentState, facts: Facts) -> st.Step | None:
+def ask_model(state: AgentState, facts: Facts) -> st.Step | None:
     """Ask the model, unless a limit is reached or the agent must wait."""
     if state.turn is None or not state.context.wants_reply:
         return None
@@ -430,7 +430,7 @@ def _demand(state: AgentState) -> ModelDemand:
     )
 
 
-def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
+def end_turn(state: AgentState, facts: Facts) -> st.Step | None:
     """End the turn after the model's last reply: first a reminder of held tasks, then Stop hooks, then the end."""
     turn = state.turn
     if turn is None or (turn.wakes == () and turn.steps == 0):
@@ -451,7 +451,7 @@ def end_of_turn(state: AgentState, facts: Facts) -> st.Step | None:
     return st.EndTurn("end")
 
 
-def rest(state: AgentState, facts: Facts) -> st.Step | None:
+def rest_between_turns(state: AgentState, facts: Facts) -> st.Step | None:
     """Handle the time between turns.
 
     A subagent is done, a teammate looks at the board, and any other agent is idle, at most until its muted mail may
@@ -461,7 +461,7 @@ def rest(state: AgentState, facts: Facts) -> st.Step | None:
     # (test_a_subagent_is_done_after_its_turn).
     wakes = any(envelope.mode == "wake" for envelope in state.inbox.mail)
     if state.me.kind == "subagent" and state.turns.count > 0 and not wakes:
-        return leftover_commands(state, facts) or st.StopAgent(_outcome(state), subagent_report(state))
+        return end_leftover_commands(state, facts) or st.StopAgent(_outcome(state), subagent_report(state))
     if facts.claimable and not state.work.tasks and state.work.gate.gate != "pending":
         return st.ClaimTask(facts.claimable)
     return st.Wait(muted_until(state, facts), "idle")
@@ -489,46 +489,48 @@ def _next_time(state: AgentState, facts: Facts) -> float | None:
 
 
 # Why this order, where it is not obvious:
-# - `reassigned_tasks`: an agent must not continue a task that another one does
+# - `release_reassigned_tasks`: an agent must not continue a task that another one does
 #   (test_a_task_that_was_taken_away_is_let_go_before_anything_else_is_done).
-# - `answers`: an answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
-# - `orphans`: `calls` and `model_under_way` would wait for an operation that a dead process had
+# - `handle_answers`: an answer decides which calls run at all (test_an_answer_is_taken_before_anything_else_goes_on).
+# - `recover_orphans`: `advance_calls` and `await_model` would wait for an operation that a dead process had
 #   (test_work_whose_process_died_is_taken_care_of).
-# - `undoing`: before the next request is made from the view, and also while tools run
+# - `undo_edits`: before the next request is made from the view, and also while tools run
 #   (test_it_is_taken_up_while_tools_run_and_while_a_plan_waits).
-# - `moving` before `calls`: calls run in this folder
+# - `prepare_folder` before `advance_calls`: calls run in this folder
 #   (test_a_claimed_task_moves_its_owners_tools_between_replies_and_back).
-# - `ending` after `calls`: the result of the report is merged first
+# - `end_requested_turn` after `advance_calls`: the result of the report is merged first
 #   (test_a_report_ends_the_turn_once_its_result_is_merged).
-# - `plan_pending`: before everything that leads to a model call, and before mail
+# - `await_plan_answer`: before everything that leads to a model call, and before mail
 #   (test_while_a_plan_waits_the_model_is_not_asked_and_mail_stays).
-# - `count` before `compaction`: a count may show that no compaction is needed
+# - `count_tokens` before `compact_view`: a count may show that no compaction is needed
 #   (test_over_the_budget_by_the_estimate_it_is_asked_before_anything_is_compacted).
-# - `injections` before `mail`: reminders come before the words of the user.
-# - `stuck` after `mail`: what arrives may end the repetition (test_each_turn_has_its_own_nudge_and_mail_is_progress).
-# - `rest` last: the board comes after the mailbox (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
+# - `inject` before `deliver_mail`: reminders come before the words of the user.
+# - `stop_repetition` after `deliver_mail`: what arrives may end the repetition
+#   (test_each_turn_has_its_own_nudge_and_mail_is_progress).
+# - `rest_between_turns` last: the board comes after the mailbox
+#   (test_a_teammate_reads_its_mail_before_it_looks_at_the_board).
 RULES: tuple[Rule, ...] = (
-    ended,
-    stopping,
-    reassigned_tasks,
-    answers,
-    orphans,
-    undoing,
-    failure,
-    moving,
-    calls,
-    starting,
-    model_under_way,
-    ending,
-    cut_reply,
-    plan_pending,
-    prompt,
-    count,
-    compaction,
-    injections,
-    mail,
-    stuck,
-    ask,
-    end_of_turn,
-    rest,
+    finish_life,
+    handle_stop,
+    release_reassigned_tasks,
+    handle_answers,
+    recover_orphans,
+    undo_edits,
+    recover_from_failure,
+    prepare_folder,
+    advance_calls,
+    run_start_hooks,
+    await_model,
+    end_requested_turn,
+    handle_cut_reply,
+    await_plan_answer,
+    compose_prompt,
+    count_tokens,
+    compact_view,
+    inject,
+    deliver_mail,
+    stop_repetition,
+    ask_model,
+    end_turn,
+    rest_between_turns,
 )

@@ -57,7 +57,7 @@ class CallState:
 
 
 class OpenCalls(tuple[CallState, ...]):
-    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `changed`."""
+    """Calls in the order of the reply. Create with `OpenCalls.of`, then change one at a time with `with_change`."""
 
     stages: Set[CallStage] = frozenset()
     """Stages of the calls."""
@@ -95,7 +95,7 @@ class OpenCalls(tuple[CallState, ...]):
         """Return the calls at a stage, in order."""
         return [item for item in self if item.stage == stage] if stage in self.stages else ()
 
-    def changed(self, call_id: str, change: Callable[[CallState], CallState]) -> OpenCalls:
+    def with_change(self, call_id: str, change: Callable[[CallState], CallState]) -> OpenCalls:
         """Return the calls with one of them changed: its id and its tool stay the same. An unknown id changes nothing.
 
         The other calls are not copied: a lead may have a running call for each of a thousand subagents.

@@ -63,7 +63,7 @@ def shape() -> str:
     return hashlib.sha256(f"{RULES} {schema}".encode()).hexdigest()[:16]
 
 
-def due(before: int, state: AgentState) -> bool:
+def is_due(before: int, state: AgentState) -> bool:
     """Return True if a snapshot of this state is to be written with the events after position `before`."""
     apart = EVERY * (1 + state.context.conversation.tokens // PER_VIEW)
     return state.seq // apart > before // apart

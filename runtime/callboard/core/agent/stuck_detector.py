@@ -141,7 +141,7 @@ class Stuck:
     """States in which files and tasks were left, newest last."""
 
 
-def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits: bool = False) -> Stuck:
+def after_step(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits: bool = False) -> Stuck:
     """Return the repetition after the results of a step. `waits`: the step only watched work in progress."""
     if waits and stuck.looks < PATIENCE * _least(after):
         return replace(stuck, looks=stuck.looks + 1)
@@ -179,7 +179,7 @@ def stepped(stuck: Stuck, outcomes: Sequence[CallOutcome], after: int, *, waits:
     )
 
 
-def replied(stuck: Stuck, blocks: Sequence[Json], *, calls: bool) -> Stuck:
+def after_reply(stuck: Stuck, blocks: Sequence[Json], *, calls: bool) -> Stuck:
     """Return the repetition after a reply with the content `blocks` in the form of the API.
 
     A reply with a tool call ends a monologue.
@@ -219,7 +219,7 @@ def after_nudge(stuck: Stuck) -> Stuck:
     return Stuck(nudged=True, marks=stuck.marks, seen=stuck.seen)
 
 
-def noticed(stuck: Stuck, after: int) -> StuckPattern | None:
+def find_pattern(stuck: Stuck, after: int) -> StuckPattern | None:
     """Return the pattern that is present now, or None."""
     if after <= 0:
         return None

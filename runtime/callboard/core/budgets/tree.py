@@ -116,7 +116,8 @@ class BudgetNode:
     last_call: Amount = NOTHING
     """Room that the agent's own last call needs, in this node and in those above it."""
     reports: Amount = NOTHING
-    """Room in this node that the last calls of a caller's superiors need (`keeping`); only set on the caller's path."""
+    """Room in this node that the last calls of the agents above the caller need (`keep_last_calls`); set only on the
+    caller's path."""
 
 
 Tree = Mapping[str, BudgetNode]
@@ -143,7 +144,7 @@ def path(tree: Tree, *names: str) -> tuple[BudgetNode, ...]:
     return tuple(node for node, _ in _line(tree, names))
 
 
-def keeping(nodes: Path) -> tuple[BudgetNode, ...]:
+def keep_last_calls(nodes: Path) -> tuple[BudgetNode, ...]:
     """Return a caller's path with the room that the last calls of the agents above the caller need.
 
     Otherwise a subagent could use up the budget of the session, and the lead could not report what was done.
@@ -156,7 +157,7 @@ def keeping(nodes: Path) -> tuple[BudgetNode, ...]:
     return tuple(path_nodes)
 
 
-def limited(nodes: Path) -> bool:
+def limits_calls(nodes: Path) -> bool:
     """Return True if any of the nodes limits calls."""
     return any(limit is not None for node in nodes for limit in _call_limits(node.budget))
 
@@ -171,7 +172,7 @@ def fits(nodes: Path, amount: Amount, now: float) -> BudgetRefusal | None:
     return next((refusal for refusal in refusals if not refusal.waits), refusals[0] if refusals else None)
 
 
-def remaining(nodes: Path, now: float, *, in_flight: bool = True) -> Budget:
+def remaining_budget(nodes: Path, now: float, *, in_flight: bool = True) -> Budget:
     """Return the rest of the budgets on this path; None for each unlimited amount.
 
     The room for the last calls of the agents above is not left. `in_flight`: also subtract the reservations of calls in
@@ -242,7 +243,7 @@ def narrower(first: Budget, other: Budget) -> Budget:
     return Budget.model_validate({name: min(limits, default=None) for name, limits in limits_of_both.items()})
 
 
-def raised(budget: Budget, increase: Budget) -> Budget:
+def raise_limits(budget: Budget, increase: Budget) -> Budget:
     """Return the larger of each limit. An unlimited amount stays unlimited, and nothing is lowered."""
     pairs = {name: (getattr(budget, name), getattr(increase, name)) for name in Budget.model_fields}
     larger = {name: max(old, new) for name, (old, new) in pairs.items() if old is not None and new is not None}
@@ -275,10 +276,10 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
     if kind == "depth":
         return f"agents may be {limit:,.0f} deep below {_owner(budget)}, and this one would be {spent + needed:,.0f}"
     if kind == "seconds":
-        return f"{exhausted(budget, kind, limit, spent)}: {limit:,.0f} s since it began"
+        return f"{describe_exhausted(budget, kind, limit, spent)}: {limit:,.0f} s since it began"
     if kind == "cost_usd":
         numbers = f"${spent:.4f} of ${limit:.4f} spent or reserved, and the next call may cost ${needed:.4f}"
-        return f"{exhausted(budget, kind, limit, spent)}: {numbers}"
+        return f"{describe_exhausted(budget, kind, limit, spent)}: {numbers}"
     if kind == "price":
         advice = (
             "state the model's price under `models` in settings.yaml, choose another model, or limit tokens instead"
@@ -286,17 +287,17 @@ def used_up(budget: str, kind: Kind, *, limit: float, spent: float, needed: floa
         return f"the money budget of {_owner(budget)} (${limit:.4f}) needs a model whose price is known: {advice}"
     if kind == "tokens":
         numbers = f"{spent:,.0f} of {limit:,.0f} spent or reserved, and the next call may take {needed:,.0f}"
-        return f"{exhausted(budget, kind, limit, spent)}: {numbers}"
+        return f"{describe_exhausted(budget, kind, limit, spent)}: {numbers}"
     calls_left = limit - spent
     purpose = "one is for a report" if calls_left == 1 else "ones are for reports"
     report = f", and the last {purpose}" if 0 < calls_left <= needed else ""
-    return f"{exhausted(budget, kind, limit, spent)}: {spent:,.0f} of {limit:,.0f} made{report}"
+    return f"{describe_exhausted(budget, kind, limit, spent)}: {spent:,.0f} of {limit:,.0f} made{report}"
 
 
 _NAMES: Mapping[str, str] = {"seconds": "time budget", "cost_usd": "money budget", "tokens": "token budget"}
 
 
-def exhausted(budget: str, kind: Kind, limit: float, spent: float) -> str:
+def describe_exhausted(budget: str, kind: Kind, limit: float, spent: float) -> str:
     """Return a description of the exhausted budget without its numbers."""
     owner = _owner(budget)
     if kind == "price":
@@ -389,7 +390,7 @@ class Account:
     fire: Amount = NOTHING
     """Usage of the current turn, if a fire began it."""
 
-    def using(self, used: Amount, cause: str) -> Account:
+    def with_usage(self, used: Amount, cause: str) -> Account:
         """Return the account after a call has ended. `cause`: that of the current turn, empty between turns."""
         schedule = schedule_of(cause)
         if not schedule:

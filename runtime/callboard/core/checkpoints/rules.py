@@ -172,7 +172,7 @@ class HostLosses:
         return any((self.changes, self.commands, self.left_out, self.ignored, self.outside, self.servers, self.results))
 
 
-def relocated(path: str, folders: Mapping[str, str]) -> str:
+def relocate_path(path: str, folders: Mapping[str, str]) -> str:
     """Return a path of another host as it is here; empty if it is in none of the folders.
 
     `folders`: folder there -> the same folder here. A folder may be inside another one.

@@ -51,7 +51,7 @@ from callboard.core.context.summary.folding import (
     tokens_of,
     words_in,
 )
-from callboard.core.context.view.conversation import Conversation, edited, held
+from callboard.core.context.view.conversation import Conversation, apply_edits, message_tokens
 from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import is_result
 from callboard.core.context.view.undo import is_spared
@@ -121,7 +121,7 @@ def truncate_oldest(view: Conversation, budget: int, situation: Situation, param
     Nothing is dropped if that would not bring the view under the budget, unless `force` is true.
     """
     settings = {**TRUNCATE, **params}
-    size = held(view)
+    size = message_tokens(view)
     messages = view.messages
     if not messages or (size <= budget and not settings["force"]):
         return None
@@ -132,7 +132,7 @@ def truncate_oldest(view: Conversation, budget: int, situation: Situation, param
     sorted_ = split(messages, upto, budget)
     mark = note(dropped_mark(sorted_.dropped + _turns(messages[:upto], sorted_), situation.transcript))
     state = state_text(situation.state, budget) if situation.state else ""
-    blocks = [*sorted_.placed(), mark, *notes(sorted_, state or state_of(messages[:upto]), "")]
+    blocks = [*sorted_.placed_blocks(), mark, *notes(sorted_, state or state_of(messages[:upto]), "")]
     saved = sum(message.tokens for message in messages[:upto]) - tokens_of(blocks)
     if saved <= 0 or (size - saved > budget and not settings["force"]):
         return None
@@ -390,13 +390,13 @@ def next_stage(
         result = _stage_result(spec, conv, budget, situation)
         if isinstance(result, StageRefusal):
             return StageCall(spec.stage, why=result.reason)
-        if is_spared(result, situation.spared) and held(conv) <= budget:
+        if is_spared(result, situation.spared) and message_tokens(conv) <= budget:
             continue
         if isinstance(result, SummaryWanted):
             return _summary(result, conv, budget, situation, newest=_ALONE)
         if result:
             return StageCall(spec.stage, edits=tuple(result), why=result.why if isinstance(result, Batch) else "")
-    if held(conv) <= budget:
+    if message_tokens(conv) <= budget:
         return None
     return _truncation(conv, budget, situation, force=False) or _newest(_LAST, conv, budget, situation)
 
@@ -411,7 +411,7 @@ def react_stage(conv: Conversation, budget: int, situation: Situation) -> StageC
     result = _ask(StageSpec(stage="react"), conv, budget, situation)
     if isinstance(result, SummaryWanted):
         return _summary(
-            result, conv, budget, situation, newest=_FORCED if newest_alone(conv) * 2 > held(conv) else _ALONE
+            result, conv, budget, situation, newest=_FORCED if newest_alone(conv) * 2 > message_tokens(conv) else _ALONE
         )
     return _without_summary(conv, budget, situation)
 
@@ -497,7 +497,7 @@ def _without_summary(conv: Conversation, budget: int, situation: Situation) -> S
     can join it with another message, and content that must stay is put back there. So no block has another number then
     (test_a_refusal_hides_what_its_file_holds).
     """
-    enough = min(held(conv), budget) * _ENOUGH // 100
+    enough = min(message_tokens(conv), budget) * _ENOUGH // 100
     rereads = (_PERSIST_EACH, _CLEAR_ALL, _OLD_IMAGES)
     found: StageCall | None = None
     for specs in ((*rereads, _truncate(force=True)), (*rereads, _FORCED, _truncate(force=True))):
@@ -506,12 +506,12 @@ def _without_summary(conv: Conversation, budget: int, situation: Situation) -> S
         stage = ""
         for spec in specs:
             result = _ask(spec, view, budget, situation)
-            if result and not isinstance(result, SummaryWanted) and held(view) > enough:
-                view = edited(view, result)
+            if result and not isinstance(result, SummaryWanted) and message_tokens(view) > enough:
+                view = apply_edits(view, result)
                 stage = spec.stage
                 edits += result
         dropped = any(edit.kind == "dropped" for edit in edits)
         found = StageCall(stage, edits=tuple(edits), transcript=dropped) if edits else None
-        if held(view) <= enough:
+        if message_tokens(view) <= enough:
             break
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from callboard.core.messaging.envelopes import defused, quoted_value
+from callboard.core.messaging.envelopes import defuse_tags, quoted_value
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
@@ -209,7 +209,7 @@ def _tagged(tag: str, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return _SECTIONS_OWN_TAGS.sub(r"&lt;\1", defused(text))
+    return _SECTIONS_OWN_TAGS.sub(r"&lt;\1", defuse_tags(text))
 
 
 def one_line(text: str) -> str:
@@ -228,7 +228,7 @@ _COMMENTARY = late_pattern(r"<commentary>.*?(?:</commentary>|$)", re.DOTALL | re
 _LEFT_OVER = late_pattern(r"\s*(?:Examples?|For example)\s*:\s*[-*]*\s*$", re.IGNORECASE)
 
 
-def fitted(descriptions: Mapping[str, str]) -> dict[str, str]:
+def shorten_descriptions(descriptions: Mapping[str, str]) -> dict[str, str]:
     """Return the descriptions without their examples, each on one line.
 
     If they are too long together, each is cut at the end of a sentence or word.

@@ -113,7 +113,7 @@ def never_fits(matcher: Matcher) -> bool:
     return "mcp" not in matcher.text
 
 
-def capped(text: str) -> str:
+def cap_text(text: str) -> str:
     """Return the text with at most `MOST_CHARACTERS`, a mark at the cut, and no lone surrogates."""
     text = storable(text)
     if len(text) <= MOST_CHARACTERS:
@@ -164,14 +164,14 @@ def understood(event: str, value: object) -> tuple[Answer, ...]:
     if not isinstance(value, FITTING[event]):
         kinds = ", ".join(["None", *(kind.__name__ for kind in FITTING[event])])
         raise InvalidHook(f"it returned {_type_name(value)}; {event} takes {kinds}")
-    return (checked(event, value),)
+    return (check_answer(event, value),)
 
 
 def _type_name(value: object) -> str:
     return repr(value)[:80] if value in ("", True, False) else type(value).__name__
 
 
-def checked(event: str, answer: Answer) -> Answer:
+def check_answer(event: str, answer: Answer) -> Answer:
     """Return the answer with its texts capped and its JSON copied. Raises `InvalidHook` for an invalid answer."""
     if isinstance(answer, Rewrite):
         return _checked_result(answer) if event == "PostToolUse" else _checked_input(answer)
@@ -179,10 +179,10 @@ def checked(event: str, answer: Answer) -> Answer:
     if not isinstance(text, str):
         raise InvalidHook(f"the text of its {type(answer).__name__} is {type(text).__name__}")
     if isinstance(answer, AddContext):
-        return AddContext(capped(text))
+        return AddContext(cap_text(text))
     if not text.strip() and isinstance(answer, GoOn):
         raise InvalidHook("its GoOn has no reason: the model would not know what to do")
-    return type(answer)(capped(text))
+    return type(answer)(cap_text(text))
 
 
 def _checked_input(answer: Rewrite) -> Rewrite:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from callboard.core.hooks.merge import InvalidHook, capped
+from callboard.core.hooks.merge import InvalidHook, cap_text
 from callboard.core.utf8 import storable_json
 from callboard.core.validation import faults_of
 from callboard.types.hook_answers import (
@@ -92,23 +92,23 @@ def output_meaning(payload: Json, exit_code: int, stdout: str, stderr: str) -> H
         output = _read(event, stdout)
     except InvalidHook as error:
         if exit_code != BLOCKS:
-            return HandlerResult(fault=capped(str(error)))
+            return HandlerResult(fault=cap_text(str(error)))
         output = None
     block_reason = stderr.strip() or "it exited with 2 and said nothing"
     if exit_code == BLOCKS and event != "PermissionRequest":
         result = _result(event, output, blocked=block_reason)
         message = stderr.strip() or stdout.strip() or block_reason
-        return HandlerResult(result.answers, result.fault, result.notices, capped(message))
+        return HandlerResult(result.answers, result.fault, result.notices, cap_text(message))
     if output is not None:
         return _result(event, output)
     if exit_code == 0:
         context = event in TEXT_IS_CONTEXT and stdout.strip()
-        return HandlerResult((AddContext(capped(stdout.strip())),) if context else ())
+        return HandlerResult((AddContext(cap_text(stdout.strip())),) if context else ())
     message = stderr.strip() or "it said nothing"
     how = f"exit code {exit_code}" if exit_code > 0 else f"ended by signal {-exit_code}"
     if event == "WorktreeCreate":
-        return HandlerResult((Deny(capped(f"{how}: {message}")),))
-    return HandlerResult(fault=capped(f"{how}: {message}"))
+        return HandlerResult((Deny(cap_text(f"{how}: {message}")),))
+    return HandlerResult(fault=cap_text(f"{how}: {message}"))
 
 
 def defers(payload: Json, stdout: str) -> bool:
@@ -131,7 +131,7 @@ def http_meaning(payload: Json, status: int, body: str) -> HandlerResult:
     try:
         output = _read(event, body)
     except InvalidHook as error:
-        return HandlerResult(fault=capped(str(error)))
+        return HandlerResult(fault=cap_text(str(error)))
     return HandlerResult(fault="its answer is not a JSON object") if output is None else _result(event, output)
 
 
@@ -166,16 +166,16 @@ def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerRes
     """Return the result. `blocked`: the reason of a block by exit code, used if the output has no better one."""
     output = output or _Output()
     answers: list[Answer] = []
-    notices = [capped(output.system_message)] if output.system_message else []
+    notices = [cap_text(output.system_message)] if output.system_message else []
     fitting = FITTING.get(event, ())
     if not output.continue_ and Halt in fitting:
-        answers.append(Halt(capped(output.stop_reason or "")))
+        answers.append(Halt(cap_text(output.stop_reason or "")))
     elif not output.continue_:
         notices.append(f"`continue: false` has no effect at {event}")
     try:
         possible = _MEANING.get(event, _of_any(event))(output, blocked)
     except InvalidHook as error:
-        return HandlerResult(tuple(answers), capped(str(error)), tuple(notices))
+        return HandlerResult(tuple(answers), cap_text(str(error)), tuple(notices))
     for answer in possible:
         if isinstance(answer, fitting):
             answers.append(answer)
@@ -188,16 +188,16 @@ def _result(event: str, output: _Output | None, blocked: str = "") -> HandlerRes
 
 def _context(output: _Output) -> list[Answer]:
     text = output.specific_fields.additional_context
-    return [AddContext(capped(text))] if text else []
+    return [AddContext(cap_text(text))] if text else []
 
 
 def _of_pre_tool_use(output: _Output, blocked: str) -> list[Answer]:
     specific = output.specific_fields
     decision = specific.permission_decision or {"approve": "allow", "block": "deny", None: None}[output.decision]
-    reason = capped((specific.permission_decision_reason if specific.permission_decision else output.reason) or "")
+    reason = cap_text((specific.permission_decision_reason if specific.permission_decision else output.reason) or "")
     answers = _context(output)
     if decision == "deny" or blocked:
-        return [Deny(reason if decision == "deny" and reason else capped(blocked)), *answers]
+        return [Deny(reason if decision == "deny" and reason else cap_text(blocked)), *answers]
     if specific.updated_input is not None:
         answers.append(Rewrite(input=specific.updated_input))
     if decision == "defer":
@@ -212,7 +212,7 @@ def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
     decision = output.specific_fields.decision
     if decision is None:
         return []
-    message = capped(decision.message or "")
+    message = cap_text(decision.message or "")
     if decision.behavior == "deny":
         denied = Deny(message or "a hook denied it in place of the person")
         return [denied, Halt(message or "a hook stopped it")] if decision.interrupt else [denied]
@@ -223,8 +223,8 @@ def _of_permission_request(output: _Output, blocked: str) -> list[Answer]:
 def _block_reason(output: _Output, blocked: str) -> str | None:
     """Return the reason for a block; None if the hook does not block."""
     if output.decision == "block":
-        return capped(output.reason or blocked)
-    return capped(blocked) if blocked else None
+        return cap_text(output.reason or blocked)
+    return cap_text(blocked) if blocked else None
 
 
 def _of_post_tool_use(output: _Output, blocked: str) -> list[Answer]:
@@ -262,7 +262,7 @@ def _of_stop(output: _Output, blocked: str) -> list[Answer]:
     reason = _block_reason(output, blocked)
     if reason == "":
         raise InvalidHook("it blocks the end of the turn without a `reason`: the model would not know what to do")
-    texts = (reason, capped(output.specific_fields.additional_context or ""))
+    texts = (reason, cap_text(output.specific_fields.additional_context or ""))
     return [GoOn(text) for text in texts if text]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-from callboard.core.hooks.merge import InvalidHook, checked, names_of, plain_json
+from callboard.core.hooks.merge import InvalidHook, check_answer, names_of, plain_json
 from callboard.core.permissions.file_tools import FILE_TOOLS
 from callboard.types import hook_events
 from callboard.types.hook_answers import FITTING, Answer, HookEvent, Rewrite
@@ -322,7 +322,7 @@ def _in_own_fields(event: HookEvent, answer: Answer) -> Answer:
     name = type(event).__name__
     if not isinstance(answer, FITTING[name]):
         raise InvalidHook(f"it answered {type(answer).__name__}, which {name} does not take")
-    answer = checked(name, answer)
+    answer = check_answer(name, answer)
     if (
         isinstance(event, hook_events.PreToolUse | hook_events.PermissionRequest)
         and isinstance(answer, Rewrite)

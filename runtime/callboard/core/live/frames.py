@@ -176,10 +176,10 @@ class ReaderBuffer:
         self._append(reply, b"".join(frame_lines([LiveFrame(reply, "lost")])))
 
     def next_bytes(self) -> memoryview:
-        """Return the bytes to send next. Call `sent` with the number of those that were."""
+        """Return the bytes to send next. Call `remove_sent` with the number of those that were."""
         return memoryview(self._waiting[0][1])[self._sent :]
 
-    def sent(self, count: int) -> None:
+    def remove_sent(self, count: int) -> None:
         """Remove bytes that were sent, at most those of `next_bytes`."""
         self._sent += count
         self._size -= count

@@ -40,18 +40,20 @@ class Deferral:
     """Maximum share of the model's window for these tools."""
 
 
-def listed(tools: Sequence[DeclaredTool], always: Collection[str], window: int, deferral: Deferral) -> tuple[str, ...]:
+def prompt_tool_names(
+    tools: Sequence[DeclaredTool], always: Collection[str], window: int, deferral: Deferral
+) -> tuple[str, ...]:
     """Return the names of the tools in the prompt: all, or if they are too many, only those that are never deferred.
 
     `window`: tokens of the model.
     """
     counted = [tool for tool in tools if tool.name not in always]
-    tokens = sum(estimate_json(json.dumps(declared(tool)).encode()) for tool in counted)
+    tokens = sum(estimate_json(json.dumps(tool_declaration(tool)).encode()) for tool in counted)
     fits = len(counted) <= deferral.over and tokens <= deferral.share * window
     return tuple(sorted(tool.name for tool in tools if fits or tool.name in always))
 
 
-def declared(tool: DeclaredTool) -> Json:
+def tool_declaration(tool: DeclaredTool) -> Json:
     """Return the tool as listed in a prompt."""
     return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
@@ -73,7 +75,7 @@ def real_call(block: Json) -> Json:
     )
 
 
-def unwrapped(call: ToolCall) -> ToolCall:
+def unwrap_call(call: ToolCall) -> ToolCall:
     """Return the call that `call_tool` wraps, so that all later code has the real name and input.
 
     The call is unchanged if it names no tool of a server.

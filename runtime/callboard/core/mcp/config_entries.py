@@ -408,7 +408,7 @@ class VariableExpansion:
         return value
 
 
-def expanded(entry: ServerEntry, variables: Mapping[str, str]) -> tuple[ServerEntry, tuple[str, ...]]:
+def expand_variables(entry: ServerEntry, variables: Mapping[str, str]) -> tuple[ServerEntry, tuple[str, ...]]:
     """Return the entry with its variables expanded, and the names of unset variables.
 
     Variables are expanded in command, args, env, url and headers.

@@ -87,7 +87,7 @@ def resource_blocks(contents: Sequence[Any]) -> tuple[Json, ...]:
     return blocks_of([{"type": "resource", "resource": content} for content in contents])
 
 
-def shortened(blocks: Sequence[Json], most: int, whole: str) -> tuple[Json, ...]:
+def shorten_texts(blocks: Sequence[Json], most: int, whole: str) -> tuple[Json, ...]:
     """Return head and tail of the texts, `most` characters together; images stay.
 
     The mark between them has the path of the file that contains the whole.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from callboard.core.tool_access import clashes, normalised
+from callboard.core.tool_access import clashes, normalise_name
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.late_pattern import late_pattern
 
@@ -23,13 +23,13 @@ def tool_name(server: str, tool: str) -> str:
 
     For a plugin's server `plugin:p:s` it is `mcp__plugin_p_s__tool`.
     """
-    return normalised(f"{PREFIX}{server}__{tool}")
+    return normalise_name(f"{PREFIX}{server}__{tool}")
 
 
 def own_clashes(server: str, tools: Iterable[str]) -> str:
     """Return the tools of one server with the same name; empty if there are none."""
     groups = clashes(f"{PREFIX}{server}__{tool}" for tool in tools)
-    clash_texts = (f"{_listed(group)} would all be called {normalised(group[0])}" for group in groups)
+    clash_texts = (f"{_listed(group)} would all be called {normalise_name(group[0])}" for group in groups)
     return "; ".join(clash_texts)
 
 
@@ -59,7 +59,7 @@ _MENTION = late_pattern(r"(?<![\w@\\])@([A-Za-z0-9_.-]+):(\S+)")
 _ENDS = ".,;:!?)]}>\"'`"
 
 
-def mentioned(text: str, servers: Mapping[str, frozenset[str]]) -> tuple[tuple[str, str], ...]:
+def find_mentions(text: str, servers: Mapping[str, frozenset[str]]) -> tuple[tuple[str, str], ...]:
     """Return (server, uri) of each mention, in order, once.
 
     `servers`: name -> its listed resources. Other resources count too, without trailing punctuation, because a server
@@ -122,7 +122,7 @@ def sees(spec: AgentSpec, server: str) -> bool:
     return spec.mcp is None or any(covers(entry, every) or covers(every, entry) for entry in spec.mcp)
 
 
-def bounded(child: AgentSpec, parent: AgentSpec) -> AgentSpec:
+def limit_tools(child: AgentSpec, parent: AgentSpec) -> AgentSpec:
     """Return the child with only those tools that its parent also has."""
     denied = tuple(dict.fromkeys((*child.mcp_denied, *parent.mcp_denied)))
     allowed = _both(child.mcp, parent.mcp)

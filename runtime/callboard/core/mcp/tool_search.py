@@ -39,7 +39,7 @@ class DeclaredTool:
     input_schema: Json
 
 
-def ranked(query: str, tools: Sequence[DeclaredTool], most: int) -> tuple[DeclaredTool, ...]:
+def rank_tools(query: str, tools: Sequence[DeclaredTool], most: int) -> tuple[DeclaredTool, ...]:
     """Return the best matching tools, the best first, at most `most`; none if no word of the query matches."""
     query_words = [word for word in dict.fromkeys(words_of(query)) if word not in _SMALL]
     named = {part.strip(",;\"'`") for part in query.split()}

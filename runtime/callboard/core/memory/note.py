@@ -58,7 +58,7 @@ def digest_of(content: bytes) -> str:
     return sha256(content).hexdigest()[:12]
 
 
-def named(name: str) -> str:
+def name_fault(name: str) -> str:
     """Return the reason why this is not a valid name of a note; empty if it is."""
     if not _NAME.fullmatch(name) or ".." in name:
         return f"the name {name[:80]!r} cannot be a note's: write lower-case letters, digits and hyphens, 64 at most"
@@ -67,7 +67,7 @@ def named(name: str) -> str:
 
 def faults_of(note: Note) -> str:
     """Return the reason why this is not a valid note; empty if it is."""
-    if wrong := named(note.name):
+    if wrong := name_fault(note.name):
         return wrong
     if not note.description.strip() or "\n" in note.description:
         return "the description is one line that says what the note is about"
@@ -107,7 +107,7 @@ def note_of(file: str, fields: Mapping[str, object], body: str) -> Note:
     )
 
 
-def indexed(index: str, notes: Iterable[Note]) -> str:
+def update_index(index: str, notes: Iterable[Note]) -> str:
     """Return the index with a line for each note, and without lines for removed notes.
 
     All other lines are unchanged.
@@ -141,7 +141,7 @@ def prompt_part(index: str) -> str:
     return "\n".join(head)
 
 
-def merged(notes: Sequence[Note]) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+def merge_notes(notes: Sequence[Note]) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """Merge equal notes: return (notes to write, names of the notes to remove).
 
     Two notes are equal if all lines of one are in the other, ignoring whitespace and order. The longer one stays; of

@@ -77,13 +77,13 @@ PLAIN_PROMPT = PromptExtras()
 """Extras of a prompt that consists of its text."""
 
 
-def sending(session: str, envelope: Envelope) -> Append:
+def envelope_write(session: str, envelope: Envelope) -> Append:
     """Return the write that sends the envelope. Its id makes repeated sending idempotent."""
     stream = mailbox(session, envelope.recipient, envelope.incarnation)
     return Append(stream, envelope.encode(), id=envelope.id)
 
 
-def defused(text: str) -> str:
+def defuse_tags(text: str) -> str:
     """Return `text` without active tags of the runtime: the `<` of each such tag is replaced by `&lt;`."""
     return _OURS.sub(r"&lt;\1", text) if "<" in text else text
 
@@ -93,14 +93,14 @@ def defused_parts(parts: Sequence[Json]) -> list[Json]:
     made: list[Json] = []
     for part in parts:
         if part.get("type") == "text":
-            text = defused(str(part.get("text", "")))
+            text = defuse_tags(str(part.get("text", "")))
             part = {**part, "text": _OPENED.sub(r"&lt;\1", text) if len(parts) > 1 else text}
         made.append(part)
     return made
 
 
-def rearmed(text: str) -> str:
-    """Return `text` as it was before `defused`, for text that a model copies from its input."""
+def restore_tags(text: str) -> str:
+    """Return `text` as it was before `defuse_tags`, for text that a model copies from its input."""
     return _DEFUSED.sub(r"<\1", text) if "&lt;" in text else text
 
 
@@ -116,35 +116,35 @@ def quoted_value(value: str) -> str:
     return f"{mark}{text}{mark}"
 
 
-def tagged(tag: str, text: str, **attributes: str) -> str:
+def tag_text(tag: str, text: str, **attributes: str) -> str:
     """Return `<tag a="b">`, newline, the defused text, newline, `</tag>`."""
     head = "".join(f" {name.rstrip('_')}={quoted_value(value)}" for name, value in attributes.items() if value)
-    return f"<{tag}{head}>\n{defused(text)}\n</{tag}>"
+    return f"<{tag}{head}>\n{defuse_tags(text)}\n</{tag}>"
 
 
-def injected(injection: Injection) -> Placed:
+def injection_block(injection: Injection) -> Placed:
     """Return the block of an injection. A kind that is not a tag of the runtime becomes a `system-reminder`."""
     tag = injection.kind if injection.kind in TAGS else "system-reminder"
     if injection.is_guidance:
         named = {"path" if injection.source == "instructions" else "note": injection.subject}
         return Placed(
-            data=_text(tagged(tag, injection.text, **named)),
+            data=_text(tag_text(tag, injection.text, **named)),
             source=injection.source,
             pinned=injection.source == "instructions",
         )
     request, _, status = injection.key.partition(" ") if tag == "plan-decision" else ("", "", "")
-    return Placed(data=_text(tagged(tag, injection.text, request=request, status=status)), source=injection.source)
+    return Placed(data=_text(tag_text(tag, injection.text, request=request, status=status)), source=injection.source)
 
 
 def large_mark(text: str, path: str, label: str = "input", excerpt: int = SHOWN_END) -> str:
     """Return the mark that replaces a text moved to a file: the path, and the text's beginning and end."""
-    head = f"[Large {label} saved to {defused(path)}, {len(text)} chars. Read it in parts.]"
+    head = f"[Large {label} saved to {defuse_tags(path)}, {len(text)} chars. Read it in parts.]"
     if len(text) <= 2 * excerpt:
         return f"{head}\n{text}"
     return f"{head}\nIt begins:\n{text[:excerpt]}\n[...]\nIt ends:\n{text[-excerpt:]}"
 
 
-def unwrapped(text: str) -> str:
+def untag_text(text: str) -> str:
     """Return the text between the tags of a runtime block, or all of the text if it has none."""
     match = _WRAPPED.match(text)
     return match[3] if match else text
@@ -173,11 +173,11 @@ def envelope_block(envelope: Envelope, path: str = "") -> Placed:
         return Placed(data=_text(content), source="person", pinned=pinned)
     if envelope.type == "scheduled":
         fired = str(envelope.metadata.get("fired_at", ""))
-        text = tagged("scheduled", content, id=str(envelope.metadata.get("schedule", "")), fired_at=fired)
+        text = tag_text("scheduled", content, id=str(envelope.metadata.get("schedule", "")), fired_at=fired)
         return Placed(data=_text(text), source="schedule")
     if envelope.type == "task_notification":
-        return Placed(data=_text(tagged("task-notification", content)), source="reminder")
-    text = tagged(
+        return Placed(data=_text(tag_text("task-notification", content)), source="reminder")
+    text = tag_text(
         "inbox",
         content,
         from_=envelope.sender,

@@ -81,7 +81,7 @@ def counts_after(counts: MailCounts, seconds: float) -> MailCounts:
     )
 
 
-def allowed(counts: MailCounts, seconds: float) -> int:
+def allowed_messages(counts: MailCounts, seconds: float) -> int:
     """Return the number of messages that the agent may send this many seconds after `at`."""
     return max(0, math.floor(BURST - counts_after(counts, seconds).sent + _CLOSE))
 

@@ -40,13 +40,13 @@ class Anchors:
 def names_path(pattern: str, path: str, anchors: Anchors, *, loose: bool) -> bool:
     """Return True if a pattern matches this absolute path. `loose`: as deny and ask rules are read."""
     if loose and anchors.folds:
-        pattern = folded(pattern)
-        path = folded(path)
-        anchors = Anchors(folded(anchors.folder), folded(anchors.home), folded(anchors.base))
+        pattern = fold_case(pattern)
+        path = fold_case(path)
+        anchors = Anchors(fold_case(anchors.folder), fold_case(anchors.home), fold_case(anchors.base))
     return any(re.fullmatch(regex, path, re.DOTALL) for regex in _regexes(pattern, anchors, loose=loose))
 
 
-def folded(text: str) -> str:
+def fold_case(text: str) -> str:
     """Return the text as compared by a file system that ignores case and Unicode forms."""
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from callboard.core.permissions.effects import Access, CallFacts, Effect, PathAccess, Risk, ScriptPart
 from callboard.core.permissions.host_patterns import host_of
 from callboard.core.permissions.judge import parts_of
-from callboard.core.permissions.network import ANY, hosts_of, requested
+from callboard.core.permissions.network import ANY, hosts_of, requested_hosts
 from callboard.core.permissions.rules import WEB_FETCH, names_exactly
 from callboard.core.permissions.sensitive_paths import harmless_device
 from callboard.core.permissions.values import AgentPolicy, PathFact, ProposedCall, Verdict
@@ -95,7 +95,7 @@ def network_grants(
     if verdict.decision == "allow" and verdict.rule in _UNASKED:
         return ()
     parts = parts_of(call, facts)
-    hosts = dict.fromkeys((*hosts_of(parts, facts.remotes), *requested(call.input.get("hosts"))))
+    hosts = dict.fromkeys((*hosts_of(parts, facts.remotes), *requested_hosts(call.input.get("hosts"))))
     if ANY in hosts or (hosts and facts.sandbox == 1):  # Landlock knows ports, and no hosts
         return (HostGrant(host=ANY),)
     return tuple(HostGrant(host=host) for host in hosts)

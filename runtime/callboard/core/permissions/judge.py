@@ -32,7 +32,7 @@ from callboard.core.permissions.git import GIT_PREMISE
 from callboard.core.permissions.host_patterns import host_of
 from callboard.core.permissions.hosts import is_local
 from callboard.core.permissions.modes import SANDBOX_NEEDED
-from callboard.core.permissions.network import requested
+from callboard.core.permissions.network import requested_hosts
 from callboard.core.permissions.rule_match import (
     UNKNOWN,
     absolute,
@@ -113,7 +113,7 @@ def _judge_shell(call: ProposedCall, policy: AgentPolicy, facts: CallFacts) -> V
         return Verdict("deny", "M", "the command is not text")
     analysis = analysis_in(facts, source, policy.hard_rules)
     findings = [(part, _verdicts(part, facts)) for part in analysis.parts]
-    if hosts := requested(call.input.get("hosts")):
+    if hosts := requested_hosts(call.input.get("hosts")):
         findings.append((ScriptPart(()), [Risk("N", f"it asks for the network: {', '.join(hosts)}", "bypass")]))
     every = [finding for _, objections in findings for finding in objections]
     if denied := _worst([d for d in every if d.ease == "never"]):

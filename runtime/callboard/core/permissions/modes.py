@@ -40,7 +40,7 @@ def _width(mode: Mode) -> int:
     return CHAIN.index("acceptEdits" if mode == "sandboxed" else mode)
 
 
-def inherited(parent: PermissionRules, own: PermissionRules) -> PermissionRules:
+def inherit_rules(parent: PermissionRules, own: PermissionRules) -> PermissionRules:
     """Return the rules of an agent whose parent has `parent` and whose type has `own`.
 
     Denials and asks are inherited, allowances are not.

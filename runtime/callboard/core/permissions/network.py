@@ -96,7 +96,7 @@ def hosts_of(parts: Iterable[ScriptPart], remotes: Mapping[str, Sequence[str]]) 
     return (ANY,) if ANY in hosts_found or len(hosts_found) > MOST_HOSTS else tuple(hosts_found)
 
 
-def requested(value: object) -> tuple[str, ...]:
+def requested_hosts(value: object) -> tuple[str, ...]:
     """Return the hosts that a call requests in its input. A text that is not a host requests any host."""
     items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
     texts = [str(item).strip().lower() for item in items]

@@ -93,7 +93,7 @@ def analyse(source: str, scripts: Mapping[str, Parsed], home: str, hard_rules: H
     reader = _Reader(scripts, home, hard_rules, *_plumbing(scripts.values()))
     reader.script(source)
     folders = tuple(reader.visited)
-    parts = tuple(reader.placed(part, part.folders or folders) for part in reader.parts)
+    parts = tuple(reader.resolve_paths(part, part.folders or folders) for part in reader.parts)
     queries = frozenset(query for part in parts for query in queries_in(part.effects))
     return Analysis(
         source=source,
@@ -204,7 +204,7 @@ class _Reader:
         self.inside(group.words)
         for redirect in group.redirects:
             self.redirect(redirect, empties=False)
-        stdin = self.given(group.redirects, stdin)
+        stdin = self.input_text(group.redirects, stdin)
         if stdin is not None and (group.kind == "loop" or shared_input(group.body)):
             self.add(Risk("L", "what each of several commands reads is only known when it runs"))
         if group.kind in ("arithmetic", "coproc"):
@@ -286,7 +286,7 @@ class _Reader:
         args = tuple(arg for word in node.words for arg in expand(word, self.home))
         for redirect in node.redirects:
             self.redirect(redirect, empties=prints_nothing(args, node.redirects))
-        stdin = self.given(node.redirects, stdin)
+        stdin = self.input_text(node.redirects, stdin)
         if args and args[0].text == "tee" and any(from_nothing(redirect) for redirect in node.redirects):
             self.add(Risk("D", "it empties a file"))
         if any(arg.variable and arg.known for arg in args):
@@ -294,7 +294,7 @@ class _Reader:
         if args:
             self.chain(args, stdin, assigned=bool(node.assigns))
 
-    def given(self, redirects: Sequence[Redirect], stdin: str | None) -> str | None:
+    def input_text(self, redirects: Sequence[Redirect], stdin: str | None) -> str | None:
         """Return the text that a command reads with these redirects, if known."""
         return stdin_of(redirects, self.home, None if self.rewired else stdin)
 
@@ -530,7 +530,7 @@ class _Reader:
         self.arrived = tuple(self.visited if stacked else reached)
         self.here = tuple(self.visited if stacked else dict.fromkeys((*self.here, *reached)))
 
-    def placed(self, part: ScriptPart, folders: tuple[str, ...]) -> ScriptPart:
+    def resolve_paths(self, part: ScriptPart, folders: tuple[str, ...]) -> ScriptPart:
         """Resolve relative paths in every folder in which the script may work."""
         part = replace(part, effects=(*part.effects, *behind_links(part.effects)))
         if folders == ("",) and not self.lost:

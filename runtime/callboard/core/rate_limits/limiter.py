@@ -109,7 +109,7 @@ def bucket_from(allowance: Allowance, now: float) -> Bucket:
     return replace(bucket, shape="window") if _whole_too_soon(allowance) else bucket
 
 
-def remaining(bucket: Bucket, now: float) -> float:
+def remaining_amount(bucket: Bucket, now: float) -> float:
     """Return the amount that is left, as far as it is known."""
     if bucket.shape == "window":
         return bucket.limit if now >= _window_end(bucket) else bucket.level
@@ -121,7 +121,7 @@ def has_enough(bucket: Bucket, need: float, reserved: float, now: float) -> bool
 
     A call that needs more than the limit is sent when the whole limit is available.
     """
-    return remaining(bucket, now) - reserved + _TOLERANCE >= min(need, bucket.limit)
+    return remaining_amount(bucket, now) - reserved + _TOLERANCE >= min(need, bucket.limit)
 
 
 def time_of_enough(bucket: Bucket, need: float, reserved: float, now: float) -> float | None:
@@ -129,7 +129,7 @@ def time_of_enough(bucket: Bucket, need: float, reserved: float, now: float) -> 
 
     None if another call must end first.
     """
-    missing = min(need, bucket.limit) + reserved - remaining(bucket, now)
+    missing = min(need, bucket.limit) + reserved - remaining_amount(bucket, now)
     if min(need, bucket.limit) + reserved > bucket.limit + _TOLERANCE:
         return None
     return _window_end(bucket) if bucket.shape == "window" else now + missing * MINUTE / bucket.limit
@@ -155,7 +155,7 @@ def update_from_headers(bucket: Bucket | None, allowance: Allowance, sent_at: fl
     if bucket.limit != allowance.limit:
         return replace(bucket_from(allowance, now), shape=bucket.shape)
     newer = sent_at > bucket.reported_at
-    if not newer and allowance.remaining >= remaining(bucket, now):
+    if not newer and allowance.remaining >= remaining_amount(bucket, now):
         return bucket
     whole_at = now + allowance.resets_in
     if newer:
@@ -167,7 +167,7 @@ def update_from_headers(bucket: Bucket | None, allowance: Allowance, sent_at: fl
 
 def bucket_after_use(bucket: Bucket, amount: float, now: float) -> Bucket:
     """Return the bucket after a use that no response has reported yet."""
-    return replace(bucket, level=remaining(bucket, now) - amount, at=now)
+    return replace(bucket, level=remaining_amount(bucket, now) - amount, at=now)
 
 
 def bucket_after_refusal(bucket: Bucket, need: float, retry_after: float | None, now: float) -> Bucket:
@@ -443,7 +443,7 @@ def apply_headers(limiter: ModelLimiter, number: int, rates: Rates, now: float) 
         buckets[kind] = update_from_headers(buckets.get(kind), allowance, flight.sent_at, now)
     window = limiter.window
     if limiter.cut_after is None and "requests" in buckets:  # the service states its limit: no need to find it by trial
-        window = min(float(limiter.most), max(window, remaining(buckets["requests"], now)))
+        window = min(float(limiter.most), max(window, remaining_amount(buckets["requests"], now)))
     flights = {**limiter.flights, number: replace(flight, is_reported=True)}
     return replace(limiter, buckets=buckets, flights=flights, window=window)
 

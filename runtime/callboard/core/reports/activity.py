@@ -38,7 +38,7 @@ class Activity:
     subject: str = ""
 
 
-def doing(
+def activity_of(
     row: AgentRow, state: AgentState, at: float, *, requests: Mapping[str, Request], longest: Declared
 ) -> Activity:
     """Return the agent's activity.

@@ -20,7 +20,7 @@ from typing import cast
 from callboard.core.agent.state import AgentState
 from callboard.core.context.cache.tracker import CacheState
 from callboard.core.context.stage_input import budget_of
-from callboard.core.context.view.conversation import Conversation, held, size
+from callboard.core.context.view.conversation import Conversation, message_tokens, size
 from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_json, estimate_text
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
@@ -43,8 +43,8 @@ def edit_reason(event: ContextEdited, before: Conversation, budget: int, focus: 
         return "the service refused the prompt as too long"
     if event.stage == "persist_large_results":
         return "results that the model has not seen yet were large"
-    share = f" ({held(before) * 100 // budget} %)" if budget else ""
-    return f"the messages held {held(before):,} of the {budget:,} tokens that they may take{share}"
+    share = f" ({message_tokens(before) * 100 // budget} %)" if budget else ""
+    return f"the messages held {message_tokens(before):,} of the {budget:,} tokens that they may take{share}"
 
 
 def rewritten(event: ContextEdited, before: Conversation, after: Conversation, *, cache: CacheState, ttl: float) -> int:

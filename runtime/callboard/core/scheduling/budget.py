@@ -27,7 +27,7 @@ def no_more_fires(node: BudgetNode, now: float) -> str:
     return used_up(refused.budget, refused.kind, limit=refused.limit, spent=refused.spent, needed=refused.wanted)
 
 
-def delivered(schedule: Schedule) -> Literal["turn", "step"]:
+def delivery_of(schedule: Schedule) -> Literal["turn", "step"]:
     """Return how the schedule's prompt is delivered.
 
     With a budget or rights, always as a separate turn: in a shared turn, the calls made for the schedule cannot be
@@ -38,7 +38,7 @@ def delivered(schedule: Schedule) -> Literal["turn", "step"]:
     return "turn" if limited or ends_alone else schedule.deliver
 
 
-def paused(schedule: Schedule, reason: str) -> Schedule:
+def pause_schedule(schedule: Schedule, reason: str) -> Schedule:
     """Return the schedule as paused until a person resumes it: it stays in the list, and does not fire."""
     return schedule.model_copy(update={"state": "paused", "paused_why": reason})
 
@@ -49,7 +49,7 @@ def unreadable(schedule_id: str, reason: str) -> Schedule:
     return Schedule(id=schedule_id, cron="", prompt="", state="paused", paused_why=message)
 
 
-def resumed(schedule: Schedule, now: float, budget: Budget, fire_budget: Budget) -> Schedule:
+def resume_schedule(schedule: Schedule, now: float, budget: Budget, fire_budget: Budget) -> Schedule:
     """Return the resumed schedule, with these limits in place of its own of the same kind.
 
     Fires missed during the pause never run, and its failures are reset.

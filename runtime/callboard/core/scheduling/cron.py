@@ -17,7 +17,7 @@ from dataclasses import field
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from callboard.core.scheduling.timezones import quoted, zone_of
+from callboard.core.scheduling.timezones import quote_text, zone_of
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 
@@ -92,7 +92,7 @@ class _Field:
             allowed = f" or a name such as {self.names[1].upper()}" if self.names else ""
             raise CronInvalid(self.name, f"{text!r} is not known here: write a number{allowed}")
         if not self.low <= int(text) <= self.high:
-            raise CronInvalid(self.name, f"{quoted(text)} is out of range: write {self.low} to {self.high}")
+            raise CronInvalid(self.name, f"{quote_text(text)} is out of range: write {self.low} to {self.high}")
         return int(text)
 
 
@@ -165,7 +165,7 @@ def _written_out(nickname: str) -> str:
     if nickname.lower() == "@reboot":
         raise CronInvalid("expression", "@reboot names no time: write five fields or @daily, @hourly, ...")
     if nickname.lower() not in NICKNAMES:
-        raise CronInvalid("expression", f"{quoted(nickname)} is not known: write one of {', '.join(NICKNAMES)}")
+        raise CronInvalid("expression", f"{quote_text(nickname)} is not known: write one of {', '.join(NICKNAMES)}")
     return NICKNAMES[nickname.lower()]
 
 
@@ -183,7 +183,7 @@ def _read_item(spec: _Field, item: str) -> range:
     if not 1 <= step <= spec.high - spec.low + 1:
         raise CronInvalid(
             spec.name,
-            f"the step of {quoted(item)} is out of range: write 1 to {spec.high - spec.low + 1}; "
+            f"the step of {quote_text(item)} is out of range: write 1 to {spec.high - spec.low + 1}; "
             "a longer period needs the fields further right, or several schedules",
         )
     return range(low, high + 1, step)
@@ -209,10 +209,10 @@ def _why_not(spec: _Field, item: str) -> str:
     if not item:
         return "an entry of the list is empty: take out the extra comma"
     if _EXTENSION.fullmatch(item):
-        return f"{quoted(item)} uses an extension (L, W, #, ?, H, R, ~) that is not understood: list the numbers"
+        return f"{quote_text(item)} uses an extension (L, W, #, ?, H, R, ~) that is not understood: list the numbers"
     if item.startswith("-"):
-        return f"{quoted(item)} begins with a minus: write the number alone, or a range such as 1-5"
-    return f"{quoted(item)} is not understood: write *, a number, a range such as 1-5, or a step such as */15"
+        return f"{quote_text(item)} begins with a minus: write the number alone, or a range such as 1-5"
+    return f"{quote_text(item)} is not understood: write *, a number, a range such as 1-5, or a step such as */15"
 
 
 def _refuse_never(cron: Cron) -> None:

@@ -79,7 +79,7 @@ class DueSlots:
     """Number of skipped slots: `missed` and those after it, at most `COUNTED`."""
 
 
-def due(
+def find_due_slots(
     schedule: Schedule,
     now: float,
     *,
@@ -122,7 +122,7 @@ def next_slot(schedule: Schedule, *, rules: ScheduleDefaults = DEFAULT_RULES, wh
 def next_wake(
     schedule: Schedule, *, not_before: float = 0.0, rules: ScheduleDefaults = DEFAULT_RULES, when: When | None = None
 ) -> float | None:
-    """Return the time at which `due` will first return something, or the schedule expires, as unix seconds.
+    """Return the time at which `find_due_slots` will first return something, or the schedule expires, as unix seconds.
 
     A past time means now. None: never again.
     """
@@ -161,7 +161,7 @@ def retry_wait(attempt: int) -> float:
     return min(BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 16), LONGEST_BACKOFF_SECONDS)
 
 
-def corrected(schedule: Schedule, now: float, when: When) -> Mapping[str, object]:
+def clock_corrections(schedule: Schedule, now: float, when: When) -> Mapping[str, object]:
     """Return the changes for a schedule that a fast clock has moved into the future; empty if there are none.
 
     A slot is decided when it is due, so a decided slot in the future was decided by a clock that was set back since.
@@ -181,7 +181,7 @@ def corrected(schedule: Schedule, now: float, when: When) -> Mapping[str, object
 
 
 def is_correction(before: Schedule, after: Schedule) -> bool:
-    """Return True if the change of a schedule's row is one of `corrected`.
+    """Return True if the change of a schedule's row is one of `clock_corrections`.
 
     Nothing else reduces `last_slot`, or lets an ended schedule fire again without any other change.
     """

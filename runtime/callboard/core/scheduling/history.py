@@ -61,7 +61,9 @@ LONGEST_SERVICE_WAIT = 300.0
 outage."""
 
 
-def decided(session: str, slot: Slot, *, now: float, outcome: FireOutcome, reason: str = "", missed: int = 0) -> Fire:
+def decided_fire(
+    session: str, slot: Slot, *, now: float, outcome: FireOutcome, reason: str = "", missed: int = 0
+) -> Fire:
     """Return the history entry of a slot after its decision.
 
     A slot that was neither sent nor held has already ended.
@@ -86,7 +88,7 @@ def envelope_id(fire: Fire, attempt: int | None = None) -> str:
     return fire.id if attempt == 1 else f"{fire.id}:try-{attempt}"
 
 
-def unended(fire: Fire) -> bool:
+def is_unended(fire: Fire) -> bool:
     """Return True if the fire was sent or is held, and has not ended. A fire that is retried has not ended either."""
     return fire.ended_at is None or retry_at(fire) is not None
 
@@ -214,13 +216,13 @@ def _ended(course: FireProgress, at: float, reason: str, detail: str) -> FirePro
     return replace(course, stage="ended", ended_at=at, reason=reason, why=detail)
 
 
-def running(fire: Fire, course: FireProgress) -> Fire:
+def running_fire(fire: Fire, course: FireProgress) -> Fire:
     """Return the history entry of a fire whose turn has begun."""
     outcome = "running" if fire.outcome == "waiting" else fire.outcome
     return fire.model_copy(update={"outcome": outcome, "began_at": course.began_at, "ended_at": None})
 
 
-def ended(
+def ended_fire(
     fire: Fire,
     course: FireProgress,
     schedule: Schedule | None,
@@ -345,18 +347,18 @@ class FireStats:
 def refuse_never(schedule: Schedule, now: float) -> None:
     """Raise `InvalidField` for a new or changed schedule that would never fire from now on, paused or not."""
     active = schedule.model_copy(update={"state": "active", "enabled": True})
-    if upcoming(active, now, 1):
+    if next_fires(active, now, 1):
         return
     if schedule.max_runs is not None and schedule.fires >= schedule.max_runs:
         raise InvalidField("max_runs", f"it has fired {schedule.fires} times already: write a larger number, or none")
-    later = upcoming(active.model_copy(update={"expires": None}), now, 1)
+    later = next_fires(active.model_copy(update={"expires": None}), now, 1)
     if later:
         at = local_time(when_of(schedule), later[0])
         raise InvalidField("expires", f"its next time is {at}, which is not before its end: write a later time")
     raise InvalidField("cron", f"{schedule.cron} never fires from now on: write a time that is still to come")
 
 
-def upcoming(schedule: Schedule, now: float, count: int) -> list[float]:
+def next_fires(schedule: Schedule, now: float, count: int) -> list[float]:
     """Return the next fire times (unix seconds) after `now`, without jitter, at most `count`.
 
     Empty once it has reached its number of fires, at or after its end, or while it does not fire. Raises `CronInvalid`.

@@ -22,7 +22,7 @@ _LEAST: PermissionMode = "plan"
 _MODES: Mapping[str, PermissionMode] = MappingProxyType({mode: mode for mode in (*CHAIN, "sandboxed")})
 
 
-def narrowed(spec: AgentSpec, rights: ScheduleRights) -> AgentSpec:
+def narrow_spec(spec: AgentSpec, rights: ScheduleRights) -> AgentSpec:
     """Return the agent's spec under which calls are judged in a turn of a schedule with these rights.
 
     The spec also applies in the agents that this turn starts. An unknown mode counts as the least permissive.
@@ -61,7 +61,7 @@ def schedule_id(cause: str) -> str:
 
 def in_turn(spec: AgentSpec, schedule: Schedule | None) -> AgentSpec:
     """Return the narrowed spec for the schedule of the turn; None: the turn was not started by a schedule."""
-    return spec if schedule is None else narrowed(spec, schedule.rights)
+    return spec if schedule is None else narrow_spec(spec, schedule.rights)
 
 
 def judged_in_turn(spec: AgentSpec, schedule: Schedule | None) -> AgentSpec:

@@ -31,7 +31,7 @@ def zone_of(name: str) -> ZoneInfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):  # unknown, malformed, or the name of a folder
             pass
-    raise ValueError(f"{quoted(name)} is not a known time zone: {_suggestion(name)}")
+    raise ValueError(f"{quote_text(name)} is not a known time zone: {_suggestion(name)}")
 
 
 def offset_at(zone: ZoneInfo, at: int) -> int:
@@ -80,7 +80,7 @@ def first_change(zone: ZoneInfo, begin: int, end: int) -> int | None:
     return None
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return foreign text for a message: short, quoted, with control characters and unusual letters escaped."""
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from callboard.core.scheduling.cron import LONGEST_TEXT, Cron, CronInvalid, parse_cron, zone_named
-from callboard.core.scheduling.timezones import moment_of, quoted
+from callboard.core.scheduling.timezones import moment_of, quote_text
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.schedules import Schedule
@@ -107,16 +107,16 @@ def _period(text: str) -> int:
         part = _PART.match(text, at)
         unit = _WORDS.get(part[2]) if part else None
         if part is None or unit is None:
-            raise CronInvalid("expression", f"the period {quoted(text)} is not understood: {_EVERY_HELP}")
+            raise CronInvalid("expression", f"the period {quote_text(text)} is not understood: {_EVERY_HELP}")
         units.append(unit)
         seconds += int(part[1]) * _UNITS[unit]
         at = part.end()
     if not units:
         raise CronInvalid("expression", f"every what? {_EVERY_HELP[0].upper()}{_EVERY_HELP[1:]}")
     if units != [unit for unit in _UNITS if unit in units]:
-        raise CronInvalid("expression", f"the units of {quoted(text)} go up or come twice: {_EVERY_HELP}")
+        raise CronInvalid("expression", f"the units of {quote_text(text)} go up or come twice: {_EVERY_HELP}")
     if not SHORTEST_PERIOD <= seconds <= LONGEST_PERIOD:
-        raise CronInvalid("expression", f"the period {quoted(text)} is out of range: {_EVERY_HELP}")
+        raise CronInvalid("expression", f"the period {quote_text(text)} is out of range: {_EVERY_HELP}")
     return seconds
 
 
@@ -124,17 +124,17 @@ def _unix_seconds(text: str, zone: ZoneInfo) -> int:
     """Return the unix seconds of a local time, or of a time with an offset. Raises `CronInvalid`."""
     read = _LOCAL.fullmatch(text)
     if read is None:
-        raise CronInvalid("expression", f"the time {quoted(text)} is not understood: {_AT_HELP}")
+        raise CronInvalid("expression", f"the time {quote_text(text)} is not understood: {_AT_HELP}")
     try:
         local = datetime.fromisoformat(f"{read['date']}T{read['time']}")
         offset_text = read["offset"]
         offset = datetime.fromisoformat(f"2000-01-01T00:00{offset_text.upper()}").utcoffset() if offset_text else None
     except ValueError as wrong:
         raise CronInvalid(
-            "expression", f"there is no such date, time or offset as {quoted(text)}: {_AT_HELP}"
+            "expression", f"there is no such date, time or offset as {quote_text(text)}: {_AT_HELP}"
         ) from wrong
     if not 1000 < local.year < 9000:
-        raise CronInvalid("expression", f"the year of {quoted(text)} is out of range: {_AT_HELP}")
+        raise CronInvalid("expression", f"the year of {quote_text(text)} is out of range: {_AT_HELP}")
     if offset is None:
         return moment_of(zone, local)
     return (local.replace(tzinfo=UTC) - offset - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)

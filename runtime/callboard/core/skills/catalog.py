@@ -31,7 +31,7 @@ def budget_of(window: int, share: float = SHARE) -> int:
     return round(window * share * CHARACTERS)
 
 
-def listed(skills: Sequence[SkillText], uses: Mapping[str, int], budget: int) -> list[tuple[str, str]]:
+def list_skills(skills: Sequence[SkillText], uses: Mapping[str, int], budget: int) -> list[tuple[str, str]]:
     """Return name and description of each skill, in their order; the description is empty if it was dropped.
 
     `uses`: how often each was loaded; `budget`: characters.
@@ -61,7 +61,7 @@ _CUT = "[The rest is cut: load the skill again for all of it.]"
 _HEAD = "The conversation was summarised. These skills were loaded in it and still apply:"
 
 
-def lost(texts: Mapping[str, str], messages: Iterable[ViewMessage]) -> list[str]:
+def lost_skills(texts: Mapping[str, str], messages: Iterable[ViewMessage]) -> list[str]:
     """Return the skills whose text is in none of these messages, newest first.
 
     `texts`: skill -> its text's blob, in the order of loading.

@@ -94,7 +94,7 @@ def _places(names: Sequence[str]) -> re.Pattern[str]:
     )
 
 
-def filled(
+def fill_placeholders(
     body: str, arguments: str = "", names: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> tuple[str, bool]:
     """Return the text with all substitutions, and True if a placeholder used an argument.
@@ -211,7 +211,7 @@ class TypedCommands:
     arguments: str
 
 
-def typed(text: str, is_command: Callable[[str], bool]) -> TypedCommands | None:
+def typed_commands(text: str, is_command: Callable[[str], bool]) -> TypedCommands | None:
     """Return the known commands that a message begins with, at most `MOST_STACKED`; None if there are none.
 
     A following word that is not a command (`/etc/hosts`) begins the arguments. Each command counts once.

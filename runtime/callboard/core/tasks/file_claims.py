@@ -50,7 +50,7 @@ def meet(first: str, other: str) -> bool:
     raise AssertionError("every path ends with **")
 
 
-def shared(own: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+def shared_paths(own: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     """Return the own paths that overlap any of `others`."""
     return tuple(path for path in own if any(meet(path, other) for other in others))
 

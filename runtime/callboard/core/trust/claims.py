@@ -112,7 +112,7 @@ class WorkspaceClaims:
         """Return the reason why a file is not used; empty if it is, or does not exist."""
         return next((claim.text for claim in self.claims if claim.path == path and claim.kind == "unread"), "")
 
-    def below(self, folder: str) -> tuple[str, ...]:
+    def files_below(self, folder: str) -> tuple[str, ...]:
         """Return the configuration files beneath a folder (`.callboard/agents`), sorted."""
         return tuple(sorted(path for path in self.content if path.startswith(folder + "/")))
 

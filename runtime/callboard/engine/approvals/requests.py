@@ -12,7 +12,7 @@ from callboard.core.decoding import read_value
 from callboard.core.keys import agent_key, request_envelope_id, request_key, rule_key, screen_leases, short_id
 from callboard.core.mcp.elicitation import question_in, read
 from callboard.core.messaging.authority import answer_authority
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine.runtime import SessionRuntime
 from callboard.ports.environment import Answer, Policy
 from callboard.ports.store import Commit, Put, Store, Write
@@ -67,7 +67,7 @@ async def answer_request(
             # The call that waits passes the answer to a server's question on. A new life of the name gets no answer.
             tells_asker = question_in(request) is None and not request.payload.get("waits")
             if tells_asker and row_of.incarnation == request.incarnation:
-                writes.append(sending(session, _answer_envelope(answered, row_of, answer, now)))
+                writes.append(envelope_write(session, _answer_envelope(answered, row_of, answer, now)))
         if not isinstance(ruled, request_rules.AnswerRefusal):
             writes += [Put(rule_key(session, rule.id), rule.encode()) for rule in ruled]
         try:
@@ -163,7 +163,7 @@ async def overdue_request(
     ):
         text = NOBODY_WAITS[changed.kind].format(teammate=changed.payload.get("teammate"))
         refusal = Answer("rejected", "runtime", text)
-        writes.append(sending(runtime.session, _answer_envelope(changed, asker[0], refusal, now)))
+        writes.append(envelope_write(runtime.session, _answer_envelope(changed, asker[0], refusal, now)))
     try:
         await runtime.commit(*writes)
     except Conflict as lost:

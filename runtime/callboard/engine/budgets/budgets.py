@@ -24,8 +24,8 @@ from callboard.core.budgets.tree import (
     enlist,
     fire_of,
     fits,
-    keeping,
-    limited,
+    keep_last_calls,
+    limits_calls,
     path,
     reserve,
     schedule_of,
@@ -74,7 +74,7 @@ class Budgets:
 
     def __post_init__(self) -> None:
         self.tree = {SESSION: BudgetNode(SESSION, budget=self.session, began_at=self.awake.now())}
-        self.in_force = limited([self.tree[SESSION]])
+        self.in_force = limits_calls([self.tree[SESSION]])
         self._lives: dict[Life, _LifeAccount] = {}
         self._newest: dict[str, str] = {}
         """Name of an agent -> node of its newest life."""
@@ -96,7 +96,7 @@ class Budgets:
             return joined
         self._put(joined)
         self._newest[spec.name] = name
-        self.in_force = self.in_force or limited([node])
+        self.in_force = self.in_force or limits_calls([node])
         return None
 
     def unlist(self, name: str, incarnation: int) -> None:
@@ -119,7 +119,7 @@ class Budgets:
             )
             began = min(self.tree[SESSION].began_at, self.tree[spec.name].began_at)
             self._put([replace(self.tree[SESSION], began_at=began)])
-            self.in_force = self.in_force or limited([self.tree[spec.name]])
+            self.in_force = self.in_force or limits_calls([self.tree[spec.name]])
         entry = self._lives.get(life)
         if entry is None:
             entry = self._add_life(state)
@@ -184,7 +184,7 @@ class Budgets:
             return ()
         self._schedules_of(self.tree[entry.node].above[1:])
         nodes = path(self.tree, entry.node, *fire)
-        return keeping(nodes) if limited(nodes) else ()
+        return keep_last_calls(nodes) if limits_calls(nodes) else ()
 
     def of_schedule(self, schedule: str) -> BudgetNode:
         """Return the node of a schedule with the current limits of its row."""
@@ -200,7 +200,7 @@ class Budgets:
             self._reserve(self._lives[state.me.name, state.identity.incarnation], worst)
         return refused
 
-    def used(self, state: AgentState, amount: Amount) -> None:
+    def count_used(self, state: AgentState, amount: Amount) -> None:
         """Count a finished call that no record reports yet. Its records do not count it again."""
         entry = self._lives[state.me.name, state.identity.incarnation]
         entry.spent = entry.spent.plus(amount)
@@ -213,7 +213,7 @@ class Budgets:
         """Call `wake` once when there may be room: a call has ended, or a budget was raised."""
         self._waiting.add(wake)
 
-    async def moved(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until there may be room: a call has ended, or a budget was raised."""
         await self._room.changed(self._room.changes)
 
@@ -250,7 +250,7 @@ class Budgets:
         node = BudgetNode(name, above, spec.budget, self.awake.at(began_at), agent=True)
         self._put([node, *(replace(charged, agents=charged.agents + 1) for charged in path(self.tree, *above))])
         self._newest[spec.name] = name
-        self.in_force = self.in_force or limited([node])
+        self.in_force = self.in_force or limits_calls([node])
 
     def _schedules_of(self, names: Iterable[str]) -> None:
         for name in names:
@@ -278,7 +278,7 @@ class Budgets:
             began_at = self.awake.now() if created_at is None else self.awake.at(created_at)
             node = BudgetNode(name, above, began_at=began_at)
         self.tree[name] = node if node.budget == budget else replace(node, budget=budget)
-        self.in_force = self.in_force or limited([self.tree[name]])
+        self.in_force = self.in_force or limits_calls([self.tree[name]])
 
     def _forget(self, fire: str) -> None:
         """Remove a finished fire that no agent continues."""
@@ -323,7 +323,7 @@ class Budgets:
         self.tree.update({node.name: node for node in nodes})
 
 
-def reached(refused: BudgetRefusal | ReachBudget, now: float, *, winds_down: bool = False) -> BudgetReached:
+def refusal_record(refused: BudgetRefusal | ReachBudget, now: float, *, winds_down: bool = False) -> BudgetReached:
     """Return the record of a refusal."""
     return BudgetReached(
         at=now,

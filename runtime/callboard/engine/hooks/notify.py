@@ -22,7 +22,7 @@ import structlog
 
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.engine import transcripts
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.hooks.caller import caller, notice
@@ -307,6 +307,6 @@ async def tend_hooks(runtime: SessionRuntime) -> None:
             else "person",  # a turn begun by it has no user's authority; a turn joined by it keeps its own
             sent_at=now,
         )
-        await runtime.commit(sending(runtime.session, envelope))
+        await runtime.commit(envelope_write(runtime.session, envelope))
 
     await runtime.services.hooks.run_background(tell)

@@ -29,7 +29,7 @@ from callboard.core.hooks.merge import (
     InvalidHook,
     Matcher,
     approving_input,
-    capped,
+    cap_text,
     moment_verdict,
     permission_verdict,
     post_verdict,
@@ -89,7 +89,7 @@ class Registration:
         """Remove the hook. May be called from any thread, and repeatedly."""
         self.registry.discard(self)
 
-    def changed(self, change: Callable[[HookHandler], HookHandler]) -> Registration:
+    def with_handler(self, change: Callable[[HookHandler], HookHandler]) -> Registration:
         """Return the registration with another handler. A callable is kept."""
         if callable(self.handler):
             return self
@@ -165,7 +165,7 @@ class HookRegistry:
         """Replace each handler by the result of `change`. Callables are kept."""
         with self._lock:
             for event, registrations in self._hooks.items():
-                self._hooks[event] = tuple(registration.changed(change) for registration in registrations)
+                self._hooks[event] = tuple(registration.with_handler(change) for registration in registrations)
 
     def include(self, function: Callable[[Any], object], *, source: HookSource = "person") -> list[Registration]:
         """Register a function for each of its `@hook` marks. Raises `UsageError` if it has none."""
@@ -351,7 +351,7 @@ class HookRegistry:
             replies[registration] = HookOutcome(by, (), str(error), fail_open, result.notices)
         else:
             replies[registration] = HookOutcome(
-                by, answers, capped(result.fault), fail_open, result.notices, result.skipped
+                by, answers, cap_text(result.fault), fail_open, result.notices, result.skipped
             )
 
     async def _ask_callable(self, registration: Registration, event: HookEvent) -> HookOutcome:
@@ -367,7 +367,7 @@ class HookRegistry:
                 try:
                     return HookOutcome(by, understood(type(event).__name__, value))
                 except InvalidHook as error:
-                    return HookOutcome(by, (), capped(str(error)), fail_open)
+                    return HookOutcome(by, (), cap_text(str(error)), fail_open)
         assert scope.cancelled_caught
         return HookOutcome(by, (), f"no answer within {self._timeout:g} s", fail_open)
 
@@ -408,7 +408,7 @@ def _tried(function: Callable[[Any], object], event: HookEvent) -> tuple[object,
 
 
 def _described(error: BaseException) -> str:
-    return capped(error_text(error))
+    return cap_text(error_text(error))
 
 
 MOST = 64
@@ -482,7 +482,7 @@ def _late(by: str, begun: _Begun, result: HandlerResult) -> LateHookOutput:
     Decisions are dropped.
     """
     context = tuple(answer.text for answer in result.answers if isinstance(answer, AddContext))
-    notices = (*result.notices, *([f"failed: {capped(result.fault)}"] if result.fault else []))
+    notices = (*result.notices, *([f"failed: {cap_text(result.fault)}"] if result.fault else []))
     if begun.wakes and result.blocked:
         return LateHookOutput(by, begun.event.by, (result.blocked,), notices, wake=True)
     return LateHookOutput(by, begun.event.by, context, notices)

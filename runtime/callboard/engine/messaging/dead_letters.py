@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from callboard.core.decoding import read_envelope, read_event
 from callboard.core.keys import dead_key, journal, mailbox
 from callboard.core.messaging.dead_letters import dead_letter, life_to_notify, over
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.reports.receipts import Receipt, newest, receipts
 from callboard.engine.recall import PAGE, recall
 from callboard.engine.runtime import SessionRuntime
@@ -142,7 +142,7 @@ class DeadLetters:
             match = runtime.rows.agent(dead.sender)
             life = life_to_notify(dead, match[0] if match else None)
             if life is not None:
-                letters.append(sending(runtime.session, dead_letter(dead, life, now)))
+                letters.append(envelope_write(runtime.session, dead_letter(dead, life, now)))
             elif dead.sender == "person" and dead.type == "prompt":
                 for_person.append(dead_letter(dead, 0, now))
         return letters, for_person

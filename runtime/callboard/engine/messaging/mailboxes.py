@@ -53,7 +53,7 @@ class Mailboxes:
         self._unheard.pop(stream, None)
         self._left.add(stream)
 
-    def sent(self, stream: str, number: int, sender: str = "") -> None:
+    def note_sent(self, stream: str, number: int, sender: str = "") -> None:
         """Note that an envelope of this sender has this number in the mailbox."""
         if number <= self._last.get(stream, 0) or stream in self._left:
             return
@@ -81,7 +81,7 @@ class Mailboxes:
         return sent + sum(1 for envelope in state.inbox.mail if envelope.sender == sender)
 
     @contextmanager
-    def coming(self, writes: Sequence[Write]) -> Generator[None]:
+    def count_coming(self, writes: Sequence[Write]) -> Generator[None]:
         """Count the envelopes of these writes from now on, including while their commit is in progress."""
         mail = [write for write in writes if isinstance(write, Append) and write.stream.startswith(MAILBOXES)]
         streams = [append.stream for append in mail]

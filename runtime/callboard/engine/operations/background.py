@@ -16,7 +16,7 @@ import anyio
 
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import short_id
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.team.exit_status import LOST, exit_words, process_of, status_of
 from callboard.core.team.subagents import notification_text, report_status
 from callboard.engine.agent_runtime import AgentRuntime
@@ -75,7 +75,7 @@ async def end_with_run(agent: AgentRuntime, background_id: str) -> None:
         ended = await end_command(agent.runtime, began)
         lines = await agent.runtime.services.archive.ends_of(began.output)
         envelope = notification(agent.row, began, ended, lines).model_copy(update={"mode": "queue"})
-        writes: list[Write] = [sending(agent.runtime.session, envelope)]
+        writes: list[Write] = [envelope_write(agent.runtime.session, envelope)]
         await agent.record(
             ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
         )
@@ -119,7 +119,9 @@ async def _watch_subagent(agent: AgentRuntime, began: ev.BackgroundStarted) -> N
         now = agent.runtime.clock.now()
         ended = ev.BackgroundEnded(at=now, id=began.id, status=report_status(outcome), agent=began.agent)
         envelope = _notification_envelope(agent.row, began, ended, notification_text(began, outcome, text))
-        await agent.record(ended, writes=[sending(agent.runtime.session, envelope)], unless=is_recorded_elsewhere)
+        await agent.record(
+            ended, writes=[envelope_write(agent.runtime.session, envelope)], unless=is_recorded_elsewhere
+        )
 
 
 def _is_ended_by_call(state: AgentState, background_id: str) -> bool:
@@ -170,7 +172,7 @@ async def _watch_command(agent: AgentRuntime, background_id: str) -> None:
     if report := launcher.report(Path(began.output)):
         notice(agent.runtime, agent.name, (f"{began.id} (`{began.command[:200]}`): {report}",))
     envelope = notification(agent.row, began, ended, lines)
-    writes: list[Write] = [sending(agent.runtime.session, envelope)]
+    writes: list[Write] = [envelope_write(agent.runtime.session, envelope)]
     await agent.record(
         ended, writes=writes, unless=lambda state: state.work.background[background_id].status != "running"
     )

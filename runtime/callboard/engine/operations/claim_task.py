@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 from callboard.core.keys import claim_envelope_id, mailbox, task_key
 from callboard.core.messaging import authority
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder, by_id, held_by, offers
 from callboard.core.tasks.format import owner_words
@@ -185,7 +185,7 @@ async def claim_task(agent: AgentRuntime, step: st.ClaimTask) -> None:
         task, write = claimed_task(session, runtime.rows, step.task, holder=runtime.task_holder(state), now=now)
         envelope = _task_envelope(agent, task, now)
         held = ev.TaskHeld(at=now, task=task.id, subject=task.subject)
-        await agent.record(held, writes=[write, sending(session, envelope)])
+        await agent.record(held, writes=[write, envelope_write(session, envelope)])
     except (Conflict, ToolRefused):
         await runtime.refresh(task_key(session, step.task))
 

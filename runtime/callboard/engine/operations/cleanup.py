@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from callboard.core.approvals import requests as request_rules
 from callboard.core.keys import request_key, short_id, subagent_suffix, task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.engine.runtime import SessionRuntime
@@ -105,7 +105,7 @@ def child_stopped(runtime: SessionRuntime, name: str, reason: str) -> list[Write
         metadata={"action": "stop"},
         sent_at=runtime.clock.now(),
     )
-    return [sending(runtime.session, envelope)]
+    return [envelope_write(runtime.session, envelope)]
 
 
 def notify_lead(
@@ -130,4 +130,4 @@ def notify_lead(
         cause=cause,
         sent_at=at,
     )
-    return [sending(runtime.session, envelope)]
+    return [envelope_write(runtime.session, envelope)]

@@ -139,7 +139,7 @@ def tools_for_prompt(runtime: SessionRuntime, me: AgentSpec, before: Sequence[De
         always = {tool for now in _server_states(runtime) if now.always_load for tool in now.tools}
         always |= {name for name, tool in by_name.items() if tool.spec.always_load}
         window = me.limits_of(me.model).window
-        names = catalog.listed(tools, always, window, runtime.deferral)
+        names = catalog.prompt_tool_names(tools, always, window, runtime.deferral)
         before = [tool for tool in tools if tool.name in names]
     listed = {tool.name for tool in before}
     access = [services.tools[name].spec for name in (SEARCH, CALL) if name in services.tools]

@@ -19,18 +19,18 @@ from callboard.core.agent.decide import MODEL, SUMMARY
 from callboard.core.agent.rules.compaction import COUNT, may_later
 from callboard.core.agent.state import AgentState
 from callboard.core.budgets.tree import Amount
-from callboard.core.context.cache.breakpoints import marks, unmarked, with_marks
+from callboard.core.context.cache.breakpoints import marks, with_marks, without_mark
 from callboard.core.context.cache.health import Sent
 from callboard.core.context.view.messages import calls_of, is_result, is_thinking
 from callboard.core.frozen import replace
 from callboard.core.keys import call_id
-from callboard.core.mcp.catalog import unwrapped
+from callboard.core.mcp.catalog import unwrap_call
 from callboard.core.rate_limits.key_state import TEST_INTERVAL, count_limiter_name
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import grows, is_too_long, model_in_use, next_output_limit, output_limit
 from callboard.core.replies import reply_text
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.budgets.budgets import reached
+from callboard.engine.budgets.budgets import refusal_record
 from callboard.engine.rate_limits.limiter import JOURNALLED_WAIT, priority_of
 from callboard.engine.scheduling.fire import pause_for
 from callboard.ports.model import CallFault, CannotCount, Delta, ModelRequest, OnDelta, Reply, StreamingReply
@@ -100,7 +100,7 @@ async def reach_budget(agent: AgentRuntime, step: st.ReachBudget) -> None:
 
     A schedule pauses when its own budget is used up.
     """
-    event = reached(step, agent.runtime.clock.now(), winds_down=step.winds_down)
+    event = refusal_record(step, agent.runtime.clock.now(), winds_down=step.winds_down)
     try:
         await agent.record(event, writes=pause_for(agent.runtime, step))
     except Conflict as lost:  # a user has changed the schedule: `decide` sees the new row
@@ -226,7 +226,7 @@ async def _prompt(agent: AgentRuntime, model: str) -> tuple[bytes, bytes, list[b
     indexes = marks(conversation, state.costs.cycle, state.me.limits_of(model))
     # The service accepts four cache marks, and the system prompt and the tools take one each.
     if len(indexes) > 2:
-        tools = unmarked(tools)
+        tools = without_mark(tools)
     return shared, tools, with_marks(conversation, indexes, reader_of(state.me, model))
 
 
@@ -268,7 +268,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
     """Handle a complete reply: keep it, ask again with a higher output limit, or treat the prompt as too long."""
     state = agent.state
     now = agent.runtime.clock.now()
-    usage = priced(reply.usage, state.me.limits_of(call.model))
+    usage = with_cost(reply.usage, state.me.limits_of(call.model))
     if is_too_long(reply.stop_reason):
         full = "the context window is full"
         agent.stream(Delta("dropped", full))
@@ -313,7 +313,7 @@ async def _take_reply(agent: AgentRuntime, call: ev.ModelCalled, reply: Reply) -
         cut_call=reply.cut_call[0] if reply.cut_call else "",
         trimmed="\n" if reply.cut_call else trimmed if stop == "max_tokens" else "",
     )
-    thrash = agent.watch.replied(state, replied)
+    thrash = agent.watch.thrash_event(state, replied)
     await agent.record(*((replied, thrash) if thrash else (replied,)))
 
 
@@ -365,7 +365,7 @@ def _calls(agent: AgentRuntime, ordinal: int, blocks: Sequence[Json], bad: dict[
         tool_input = cast("Json", raw) if isinstance(raw, dict) else {}
         wrong = bad.get(place) or (None if isinstance(raw, dict) else "the input is not a JSON object")
         calls.append(
-            unwrapped(
+            unwrap_call(
                 ToolCall(
                     id=call_id(
                         state.identity.session,
@@ -384,7 +384,7 @@ def _calls(agent: AgentRuntime, ordinal: int, blocks: Sequence[Json], bad: dict[
     return tuple(calls)
 
 
-def priced(usage: Usage, limits: ModelLimits) -> Usage:
+def with_cost(usage: Usage, limits: ModelLimits) -> Usage:
     """Return the usage with its cost in US dollars, or with its tokens as unpriced."""
     unpriced = 0 if limits.priced else usage.prompt_tokens + usage.output_tokens
     return usage.model_copy(update={"cost_usd": limits.cost_of(usage), "unpriced_tokens": unpriced})
@@ -393,7 +393,7 @@ def priced(usage: Usage, limits: ModelLimits) -> Usage:
 def call_failed(agent: AgentRuntime, call: ev.ModelCalled, fault: Fault) -> ev.CallFailed:
     """Return the record of a call without a reply, with its known cost."""
     if fault.usage is not None:
-        fault = fault.model_copy(update={"usage": priced(fault.usage, agent.state.me.limits_of(call.model))})
+        fault = fault.model_copy(update={"usage": with_cost(fault.usage, agent.state.me.limits_of(call.model))})
     return ev.CallFailed(
         at=agent.runtime.clock.now(),
         ordinal=call.ordinal,

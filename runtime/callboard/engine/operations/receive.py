@@ -28,7 +28,7 @@ from callboard.core.messaging.authority import (
     is_user_prompt,
     rejection_reason,
 )
-from callboard.core.messaging.envelopes import envelope_block, sending
+from callboard.core.messaging.envelopes import envelope_block, envelope_write
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.approvals.answer_guard import FORGED_MAIL
 from callboard.engine.operations.cleanup import request_withdrawn
@@ -211,7 +211,7 @@ def refusal_notices(
     living = {row.name: row for row in agents if row.life not in ("stopped", "crashed")}
     about = f"{envelope.id}, type {envelope.type}"
     text = f"Mail of {envelope.sender} to {envelope.recipient} ({about}) does not count: {reason}."
-    return [sending(session, _notice_envelope(envelope, to, text, now)) for to in living.values()]
+    return [envelope_write(session, _notice_envelope(envelope, to, text, now)) for to in living.values()]
 
 
 def _notice_envelope(about: Envelope, to: AgentRow, text: str, now: float) -> Envelope:

@@ -22,20 +22,20 @@ from callboard.core.agent.authority import authority_of
 from callboard.core.approvals.plan_gate import gate_refusal
 from callboard.core.context.system_prompt import one_line
 from callboard.core.keys import subagent_suffix
-from callboard.core.mcp.tool_names import cut, mentioned
+from callboard.core.mcp.tool_names import cut, find_mentions
 from callboard.core.messaging.authority import is_user_prompt
-from callboard.core.messaging.envelopes import defused, defused_parts
+from callboard.core.messaging.envelopes import defuse_tags, defused_parts
 from callboard.core.recovery.retry_policy import model_in_use
-from callboard.core.skills.catalog import lost, restored_texts
+from callboard.core.skills.catalog import lost_skills, restored_texts
 from callboard.core.skills.substitution import (
     LONGEST,
     CommandInText,
     TypedCommands,
     commands_in,
     exit_counts,
-    filled,
+    fill_placeholders,
     first_name,
-    typed,
+    typed_commands,
     unknown_command,
     untrusted_command,
     with_arguments,
@@ -162,7 +162,7 @@ async def restore_skills(agent: AgentRuntime) -> None:
     """Queue the skills that a summary removed, for the next user message."""
     state = agent.state
     store = agent.runtime.services.store
-    names = lost(state.work.skill_texts, state.context.conversation.messages) if state.work.skill_texts else []
+    names = lost_skills(state.work.skill_texts, state.context.conversation.messages) if state.work.skill_texts else []
     texts = [(await store.get_blob(state.work.skill_texts[name])).decode("utf-8", "replace") for name in names]
     window = state.me.limits_of(model_in_use(state.model.recovery, state.me)).window
     injection = restored_texts(texts, window) if texts else None
@@ -192,14 +192,14 @@ async def skill_text(agent: AgentRuntime, started: StartedSkill, begin: Begin | 
     """Return the text. Raises `ToolRefused` with the skill's name and the reason for the failure."""
     skill = started.skill
     variables = {**_variables(agent, skill), **skill.variables}
-    text, used = filled(skill.body or "", started.arguments, skill.arguments, variables)
+    text, used = fill_placeholders(skill.body or "", started.arguments, skill.arguments, variables)
     commands = commands_in(text)
     if skill.no_commands:
         text = with_outputs(text, commands, [f"[not run: {skill.no_commands}]" for _ in commands])
     elif commands:
         text = with_outputs(text, commands, await _command_outputs(agent, started, commands, begin))
-    text = defused(text.strip())
-    return text if used or not started.appends else with_arguments(text, defused(started.arguments))
+    text = defuse_tags(text.strip())
+    return text if used or not started.appends else with_arguments(text, defuse_tags(started.arguments))
 
 
 def _variables(agent: AgentRuntime, skill: SkillText) -> dict[str, str]:
@@ -295,7 +295,7 @@ class ExpandedSkill:
     writes: tuple[Write, ...] = ()
     """Writes that are committed with them."""
 
-    def joined(self, later: ExpandedSkill) -> ExpandedSkill:
+    def join(self, later: ExpandedSkill) -> ExpandedSkill:
         """Return both, this one first."""
         return ExpandedSkill(
             (*self.blocks, *later.blocks), (*self.events, *later.events), (*self.writes, *later.writes)
@@ -327,7 +327,7 @@ def _commands(agent: AgentRuntime) -> Sequence[PersonCommand]:
 
 
 def _typed_commands(commands: Sequence[PersonCommand], text: str) -> TypedCommands | None:
-    return typed(text, lambda name: any(command.goes_by(name) for command in commands))
+    return typed_commands(text, lambda name: any(command.goes_by(name) for command in commands))
 
 
 async def expand(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
@@ -348,8 +348,8 @@ async def expand(agent: AgentRuntime, envelope: Envelope) -> ExpandedSkill:
     for number, name in enumerate(commands_typed.names):
         last = number == len(commands_typed.names) - 1
         part = await _expand_one(agent, envelope, name, _CommandPosition(number, commands_typed.arguments, last))
-        whole = whole.joined(part)
-    return whole.joined(ExpandedSkill(await mentioned_resources(agent, envelope)))
+        whole = whole.join(part)
+    return whole.join(ExpandedSkill(await mentioned_resources(agent, envelope)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +408,7 @@ def named_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[tuple[str,
         for now in servers.now()
         if now.state == "connected"
     }
-    return mentioned(envelope.content, resources)
+    return find_mentions(envelope.content, resources)
 
 
 async def mentioned_resources(agent: AgentRuntime, envelope: Envelope) -> tuple[Placed, ...]:

@@ -49,7 +49,7 @@ from callboard.core.context.summary.shared_prefix import (
     should_share_prefix,
     unsummarized_replies,
 )
-from callboard.core.context.view.conversation import held, size
+from callboard.core.context.view.conversation import message_tokens, size
 from callboard.core.context.view.tokens import estimate_json
 from callboard.core.recovery.fallback import reader_of
 from callboard.core.recovery.retry_policy import fault_line, learnable, model_in_use, output_limit
@@ -61,8 +61,8 @@ from callboard.engine.operations.model_call import (
     complete,
     effort_of,
     learn_limits,
-    priced,
     thinking_of,
+    with_cost,
 )
 from callboard.engine.operations.skills import restore_skills
 from callboard.ports.model import CallFault, Delta, ModelRequest
@@ -156,7 +156,7 @@ async def _put_in_view(agent: AgentRuntime, summary: SummaryWanted, text: str, u
         usage=usage,
         why=summary.why,
     )
-    checked_edit = transcripts.checked(agent, event, block) if edits else None
+    checked_edit = transcripts.checked_edit(agent, event, block) if edits else None
     if checked_edit is None or not checked_edit.edits:
         await _record_failure(agent, "it would not make the conversation smaller", usage)
         return
@@ -336,9 +336,9 @@ class _SummaryCalls:
                 if fault.kind == "invalid":
                     return NextSummary("learned")
             return replace(after_fault(fault, tried, self._state.me, draw), why=fault_line(fault))
-        usage = priced(reply.usage, self._state.me.limits_of(request.model))
+        usage = with_cost(reply.usage, self._state.me.limits_of(request.model))
         self.usage = self.usage.plus(usage)
-        self._agent.runtime.budgets.used(self._agent.state, amount_of(usage))
+        self._agent.runtime.budgets.count_used(self._agent.state, amount_of(usage))
         text = accept_summary(reply.blocks, reply.stop_reason)
         if text is not None:
             return text
@@ -374,10 +374,10 @@ class _SummaryCalls:
                     refused.budget, refused.kind, limit=refused.limit, spent=refused.spent, needed=refused.wanted
                 )
                 raise _NoSummary(reason)
-            await budgets.moved()
+            await budgets.wait_for_room()
         if budgets.path_of(agent.state):
-            held = {"reserved_tokens": worst.tokens, "reserved_usd": worst.cost_usd, "used": self.usage}
-            await agent.record(self._call_event(request).model_copy(update=held))
+            message_tokens = {"reserved_tokens": worst.tokens, "reserved_usd": worst.cost_usd, "used": self.usage}
+            await agent.record(self._call_event(request).model_copy(update=message_tokens))
 
     def _failure_event(self, request: ModelRequest, fault: Fault, draw: float) -> ev.CallFailed:
         return call_failed(self._agent, self._call_event(request), fault).model_copy(update={"draw": draw})
@@ -422,7 +422,7 @@ def _is_needed(state: AgentState, request: SummaryWanted) -> bool:
     """
     if request.trigger == "manual":
         return False
-    return request.trigger == "reactive" or held(state.context.conversation) > room(state)
+    return request.trigger == "reactive" or message_tokens(state.context.conversation) > room(state)
 
 
 def notify_summarized(agent: AgentRuntime, request: SummaryWanted, text: str) -> None:

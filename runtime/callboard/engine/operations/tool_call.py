@@ -167,7 +167,7 @@ async def _finish(agent: AgentRuntime, call: ToolCall, outcome: ToolOutcome) -> 
     else:
         # Counted before the commit: calls of one reply run together, and could fill a mailbox beyond its limit
         # (test_what_is_under_way_counts_and_what_was_not_sent_does_not).
-        with agent.runtime.mailboxes.coming(outcome.writes):
+        with agent.runtime.mailboxes.count_coming(outcome.writes):
             await agent.record(*events, writes=outcome.writes, unless=void)
 
 

@@ -20,7 +20,7 @@ from callboard.core.agent.rules.hooks import BATCH_HOOKS, PROMPT_HOOKS, SKILLS, 
 from callboard.core.context.project_instructions import includes_in
 from callboard.core.context.system_prompt import one_line
 from callboard.core.context.view.sendable import with_attachments
-from callboard.core.messaging.envelopes import defused_parts, injected
+from callboard.core.messaging.envelopes import defused_parts, injection_block
 from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.team.lifecycle import AT_WORK
 from callboard.engine.agent_runtime import AgentRuntime
@@ -111,7 +111,7 @@ async def _run_delivery_hooks(agent: AgentRuntime, envelopes: Sequence[Envelope]
         waiting = fold(events, agent.state).context.injections
         # Injections come before the words of the prompt.
         first = (
-            [ev.InjectionsDelivered(at=now, blocks=tuple(injected(injection) for injection in waiting))]
+            [ev.InjectionsDelivered(at=now, blocks=tuple(injection_block(injection) for injection in waiting))]
             if waiting
             else []
         )
@@ -139,7 +139,7 @@ async def _expansion_or_drop(agent: AgentRuntime, envelope: Envelope) -> Expande
     try:
         expansion = await expand(agent, envelope) if has_expansion(agent, envelope) else ExpandedSkill()
         files = await _attached_files(agent, envelope)
-        return expansion.joined(files)
+        return expansion.join(files)
     except (CallboardError, OSError, ValueError) as wrong:
         if isinstance(wrong, NobodyCanAct):
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callboard.core.agent.apply import fold
-from callboard.core.agent.rules.compaction import room, spared, undoing
+from callboard.core.agent.rules.compaction import protect_restored, room, undo_edits
 from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.stages.last_resort import most_images
 from callboard.core.context.view.undo import take_back, undo_positions
@@ -20,8 +20,8 @@ from callboard.core.recovery.retry_policy import model_in_use
 from callboard.core.reports.context import UNDO
 from callboard.engine.agent_runtime import AgentRuntime
 from callboard.engine.operations.receive import admit
-from callboard.engine.recall import numbered_events, recall, unedited
-from callboard.engine.transcripts import measured
+from callboard.engine.recall import numbered_events, recall, unedited_messages
+from callboard.engine.transcripts import with_measurements
 from callboard.ports.store import Append, Fence, Store, Write
 from callboard.ports.store_reading import records_of
 from callboard.types import steps as st
@@ -43,7 +43,7 @@ async def undo_unhosted(store: Store, fence: Fence, session: str, row: AgentRow,
     """
     state = await recall(store, session, row.name, row.incarnation)
     state = await _receive(store, fence, row, state, now=now)
-    while isinstance(step := undoing(_settled(state), Facts(now)), st.Undo):
+    while isinstance(step := undo_edits(_settled(state), Facts(now)), st.Undo):
         event = await _answer(store, _settled(state), step.edits, now)
         state = await _record(store, fence, state, [event])
 
@@ -82,7 +82,7 @@ async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], n
     events = await numbered_events(store, journal(state.identity.session, state.me.name, state.identity.incarnation))
     edits = [(seq, event) for seq, event in events if isinstance(event, ContextEdited)]
     images = most_images(state.me.limits_of(model_in_use(state.model.recovery, state.me)))
-    restored = take_back(conv, unedited(events), edits, positions=positions, budget=room(state), images=images)
+    restored = take_back(conv, unedited_messages(events), edits, positions=positions, budget=room(state), images=images)
     refused = isinstance(restored, str)
     stages = dict(edits)
     named = ", ".join(f"#{seq} ({stages[seq].stage})" for seq in positions if seq in stages)
@@ -91,11 +91,11 @@ async def _answer(store: Store, state: AgentState, positions: tuple[int, ...], n
         stage=UNDO,
         trigger="manual",
         revision=conv.revision,
-        edits=() if refused else (spared(restored, edits, positions),),
+        edits=() if refused else (protect_restored(restored, edits, positions),),
         why=restored if refused else f"undone by a person: {named}",
         undoes=positions,
     )
-    return measured(state, event)
+    return with_measurements(state, event)
 
 
 async def undo_answer(store: Store, row: AgentRow, session: str, *, after: int, envelope: str) -> int | None:

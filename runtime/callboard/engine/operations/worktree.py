@@ -11,7 +11,7 @@ import anyio
 
 from callboard.core.agent.rules.worktree import MOVE
 from callboard.core.keys import short_id, task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import Holder
 from callboard.engine.agent_runtime import AgentRuntime
@@ -131,7 +131,7 @@ async def _end_turn(agent: AgentRuntime, name: str, reason: str) -> None:
         cause="tool",
         sent_at=now,
     )
-    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[sending(runtime.session, envelope)])
+    await agent.record(ev.Interrupted(at=now, by="runtime"), writes=[envelope_write(runtime.session, envelope)])
 
 
 async def _stop_agent(agent: AgentRuntime, reason: str) -> None:
@@ -151,7 +151,7 @@ async def _stop_agent(agent: AgentRuntime, reason: str) -> None:
             cause="tool",
             sent_at=now,
         )
-        writes.append(sending(runtime.session, envelope))
+        writes.append(envelope_write(runtime.session, envelope))
     await agent.record(ev.StopAsked(at=now, by="runtime", why=reason), writes=writes)
 
 
@@ -159,7 +159,7 @@ AT_ONCE = 4
 """Most worktrees for which git runs at once."""
 
 
-async def unmerged(keeper: WorktreeKeeper | None, session: str) -> tuple[str, ...]:
+async def unmerged_worktrees(keeper: WorktreeKeeper | None, session: str) -> tuple[str, ...]:
     """Return the session's worktrees with unmerged work, oldest first, each with the amount of work."""
     trees = [] if keeper is None else [tree.name for tree in await keeper.worktrees() if tree.session == session]
     if keeper is None or not trees:

@@ -399,7 +399,7 @@ class LimitedCall:
         self.output_tokens = float(usage.output_tokens)
 
     def _failed(self, error: BaseException) -> None:
-        self._prefix.failed()
+        self._prefix.give_up()
         if not isinstance(error, CallFault):
             self._end(CallEnd("cancelled"))
             return

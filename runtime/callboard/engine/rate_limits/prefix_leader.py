@@ -49,7 +49,7 @@ class PrefixPlace:
             self._prefixes.mark_cached(self._prefix)
             self._prefix = self._own_line = None
 
-    def failed(self) -> None:
+    def give_up(self) -> None:
         """Note that the call ended before its reply began: the next in line goes first."""
         if self._prefix is not None and self._own_line is not None:
             self._prefixes.hand_over(self._prefix.key, self._own_line)

@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from callboard.core.agent.rules.worktree import worktree_in_use
 from callboard.core.budgets.tree import used_up
 from callboard.core.keys import END_FIRE, agent_key, fire_key, schedule_key, short_id, subagent_suffix
-from callboard.core.mcp.tool_names import bounded
-from callboard.core.messaging.envelopes import sending
+from callboard.core.mcp.tool_names import limit_tools
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.permissions.rule_check import allowed_tools
-from callboard.core.scheduling import delivered, no_more_fires, paused
+from callboard.core.scheduling import delivery_of, no_more_fires, pause_schedule
 from callboard.core.scheduling.history import BY_HAND, envelope_id
-from callboard.core.scheduling.permissions import narrowed
+from callboard.core.scheduling.permissions import narrow_spec
 from callboard.core.tool_access import AgentKind, tools_for
 from callboard.engine.recall import load_spec, spec_digest, spec_key
 from callboard.engine.runtime import SessionRuntime
@@ -40,7 +40,7 @@ GENERAL = "general"
 """Agent type for a schedule that names none."""
 
 
-async def sent(runtime: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
+async def send_fire(runtime: SessionRuntime, schedule: Schedule, fire: Fire, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as sent now, and its writes. Raises `ToolRefused` if no agent can take it."""
     if schedule.context == "lead":
         lead = runtime.rows.agent("lead")
@@ -60,16 +60,16 @@ async def sent(runtime: SessionRuntime, schedule: Schedule, fire: Fire, now: flo
         cause="schedule",
         metadata={
             "schedule": schedule.id,
-            "deliver": delivered(schedule),
+            "deliver": delivery_of(schedule),
             "fired_at": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "slot": fire.nominal,
         },
         sent_at=now,
     )
-    return going, [*writes, sending(runtime.session, envelope)]
+    return going, [*writes, envelope_write(runtime.session, envelope)]
 
 
-def ending(runtime: SessionRuntime, fire: Fire, now: float) -> list[Write]:
+def ending_writes(runtime: SessionRuntime, fire: Fire, now: float) -> list[Write]:
     """Return the writes that end a fire: its mail is removed, or its turn is interrupted, but no other turn."""
     row = runtime.rows.agent(fire.agent) if fire.agent else None
     if row is None:
@@ -85,7 +85,7 @@ def ending(runtime: SessionRuntime, fire: Fire, now: float) -> list[Write]:
         metadata={"action": END_FIRE},
         sent_at=now,
     )
-    return [sending(runtime.session, envelope)]
+    return [envelope_write(runtime.session, envelope)]
 
 
 def note_for_lead(
@@ -108,7 +108,7 @@ def note_for_lead(
         metadata={"schedule": schedule.id},
         sent_at=runtime.clock.now(),
     )
-    return sending(runtime.session, envelope)
+    return envelope_write(runtime.session, envelope)
 
 
 def own_name(schedule: Schedule) -> str:
@@ -178,7 +178,7 @@ async def _spec(
     runtime: SessionRuntime, schedule: Schedule, kind: AgentKind, *, name: str, lead: AgentSpec
 ) -> AgentSpec:
     agent_type = schedule.target if schedule.target not in ("lead", "") else GENERAL
-    spec = bounded(runtime.types(agent_type, name, lead, kind), lead)
+    spec = limit_tools(runtime.types(agent_type, name, lead, kind), lead)
     keeps = bool(spec.memory)
     tools = tools_for("teammate" if kind == "teammate" else "subagent", spec.tools, memory=keeps).names
     update: dict[str, object] = {
@@ -189,7 +189,7 @@ async def _spec(
         "claims_tasks": False,
         "ask_deadline": _shortest_wait(spec.ask_deadline, lead.ask_deadline),
     }
-    return narrowed(spec.model_copy(update=update), schedule.rights)
+    return narrow_spec(spec.model_copy(update=update), schedule.rights)
 
 
 def _shortest_wait(*deadlines: float | None) -> float | None:
@@ -210,7 +210,7 @@ async def fire_by_hand(store: Store, session: str, schedule: Schedule, *, now: f
     )
     order = order_to_fire(session, fire.id, now)
     key = fire_key(session, schedule.id, fire.id)
-    await store.commit(Put(key, fire.encode(), expected=0), sending(session, order))
+    await store.commit(Put(key, fire.encode(), expected=0), envelope_write(session, order))
     return fire.id
 
 
@@ -249,5 +249,5 @@ def pause(runtime: SessionRuntime, schedule: str, reason: str, *, wakes: bool) -
         cause="schedule",
         sent_at=runtime.clock.now(),
     )
-    put = Put(schedule_key(runtime.session, row.id), paused(row, reason).encode(), expected=revision)
-    return sending(runtime.session, envelope), put
+    put = Put(schedule_key(runtime.session, row.id), pause_schedule(row, reason).encode(), expected=revision)
+    return envelope_write(runtime.session, envelope), put

@@ -19,26 +19,26 @@ import structlog
 from callboard.core.budgets.tree import Amount, fire_of, path
 from callboard.core.decoding import read_value
 from callboard.core.keys import fire_key, fires_prefix, journal, schedule_key
-from callboard.core.scheduling import paused
+from callboard.core.scheduling import pause_schedule
 from callboard.core.scheduling.due import CLOCK_SKEW, is_held
 from callboard.core.scheduling.history import (
     KEPT,
     FireProgress,
     course_after,
-    ended,
+    ended_fire,
     envelope_id,
     is_by_hand,
     is_failure,
+    is_unended,
     retry_at,
-    running,
+    running_fire,
     schedule_after,
-    unended,
     with_denial,
 )
 from callboard.engine.awake_time import AwakeTime
 from callboard.engine.recall import events_of, first_spec
 from callboard.engine.runtime import SessionRuntime
-from callboard.engine.scheduling.fire import ending, note_for_lead, sent
+from callboard.engine.scheduling.fire import ending_writes, note_for_lead, send_fire
 from callboard.ports.store import Delete, Put, Row, Write
 from callboard.ports.store_reading import rows_of
 from callboard.types import events as ev
@@ -144,7 +144,7 @@ class OpenFires:
         except SessionUnreadable as wrong:
             log.warning("a fire of the history cannot be read", key=row.key, why=str(wrong)[:200])
             return
-        if unended(fire):
+        if is_unended(fire):
             self._open[fire.id] = OpenFire(fire, row.revision)
         elif fire.outcome in ("failed", "timed_out"):
             self.failed_at[fire.schedule] = fire.ended_at or 0.0
@@ -255,7 +255,7 @@ class OpenFires:
             writes.append(Put(key, fire.encode(), expected=expected))
         return writes
 
-    def pruning(self, schedule: str, count: int) -> list[Write]:
+    def pruning_writes(self, schedule: str, count: int) -> list[Write]:
         """Return the writes that remove the oldest finished fires of a schedule, to make room for `count` more."""
         keys = self._keys.get(schedule, deque())
         open_keys = {fire_key(self._runtime.session, schedule, fire_id) for fire_id in self._open}
@@ -277,7 +277,7 @@ class OpenFires:
         open_fire = self._open.get(fire.id)
         if open_fire is None and write.key not in keys:
             keys.append(write.key)
-        if not unended(fire):
+        if not is_unended(fire):
             self._open.pop(fire.id, None)
             if fire.outcome in ("failed", "timed_out"):
                 self.failed_at[fire.schedule] = fire.ended_at or 0.0
@@ -357,7 +357,7 @@ class FireSettler:
         if course is not None and course.stage == "ended":
             await self._record_end(open_fire.fire, course)
         elif course is not None and course.stage == "running" and open_fire.fire.began_at != course.began_at:
-            await self.commit(*self._fires.puts(running(open_fire.fire, course)))
+            await self.commit(*self._fires.puts(running_fire(open_fire.fire, course)))
         elif course is None and self._is_over(open_fire.fire):
             schedule = self._schedule(open_fire.fire)
             reason = f"the schedule was {schedule.state}" if schedule else "the schedule is gone"
@@ -369,7 +369,7 @@ class FireSettler:
             over = open_fire.fire.model_copy(
                 update={"outcome": "timed_out", "why": f"it ran for more than {seconds:g} s"}
             )
-            await self.commit(*self._fires.puts(over), *ending(self._runtime, open_fire.fire, now))
+            await self.commit(*self._fires.puts(over), *ending_writes(self._runtime, open_fire.fire, now))
 
     def _progress(self, open_fire: OpenFire, now: float) -> FireProgress | None:
         """Return the progress from the journal. If the agent no longer exists, the fire has ended."""
@@ -395,11 +395,11 @@ class FireSettler:
         """Record the end of a fire in the history, with its effects, in one commit."""
         runtime = self._runtime
         match = runtime.rows.schedule(fire.schedule)
-        over = ended(fire, course, match[0] if match else None, self._usage(fire, course))
+        over = ended_fire(fire, course, match[0] if match else None, self._usage(fire, course))
         writes = self._fires.puts(over)
-        if match is not None and not unended(over):
+        if match is not None and not is_unended(over):
             writes += self._schedule_writes(match[0], match[1], over, course)
-        if over.outcome == "done" or (is_failure(over.outcome, course) and not unended(over)):
+        if over.outcome == "done" or (is_failure(over.outcome, course) and not is_unended(over)):
             writes += self._result_mail(fire, over, course)
         await self.commit(*writes)
         if over.outcome not in ("done", "waiting"):
@@ -412,7 +412,7 @@ class FireSettler:
             return []
         writes: list[Write] = []
         if reason:
-            row = paused(row, reason)
+            row = pause_schedule(row, reason)
             message = f"schedule {row.id} ({row.cron}, {row.timezone}) is paused: {reason}"
             writes.append(note_for_lead(self._runtime, row, f"paused {over.id} {over.attempt}", message))
         return [*writes, Put(schedule_key(self._runtime.session, row.id), row.encode(), expected=revision)]
@@ -455,7 +455,7 @@ class FireSettler:
             return False
         going = fire.model_copy(update={"attempt": fire.attempt + 1}) if is_retry else fire
         try:
-            going, writes = await sent(self._runtime, schedule, going, now)
+            going, writes = await send_fire(self._runtime, schedule, going, now)
         except ToolRefused as refused:
             await self.commit(*self._fires.puts(_closed(fire, "refused", str(refused), now)))
             return False
@@ -467,9 +467,9 @@ def _closed(fire: Fire, outcome: str, reason: str, now: float) -> Fire:
     return fire.model_copy(update={"outcome": outcome, "why": reason, "ended_at": now})
 
 
-def replaced(runtime: SessionRuntime, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
+def replace_fire(runtime: SessionRuntime, fire: Fire, by: str, now: float) -> tuple[Fire, list[Write]]:
     """Return the fire as replaced by a newer one, and the writes that end its running part."""
     reason = f"{by} took its place"
     if is_held(fire) or retry_at(fire) is not None:
         return _closed(fire, "replaced", reason, now), []
-    return fire.model_copy(update={"outcome": "replaced", "why": reason}), ending(runtime, fire, now)
+    return fire.model_copy(update={"outcome": "replaced", "why": reason}), ending_writes(runtime, fire, now)

@@ -14,13 +14,22 @@ import anyio
 import structlog
 
 from callboard.core.keys import schedule_key
-from callboard.core.scheduling import CronInvalid, Slot, When, due, next_wake, when_of
-from callboard.core.scheduling.due import CLOCK_SKEW, EXPIRED, AdmittedSlots, DueSlots, admit, corrected, one_shot, over
+from callboard.core.scheduling import CronInvalid, Slot, When, find_due_slots, next_wake, when_of
+from callboard.core.scheduling.due import (
+    CLOCK_SKEW,
+    EXPIRED,
+    AdmittedSlots,
+    DueSlots,
+    admit,
+    clock_corrections,
+    one_shot,
+    over,
+)
 from callboard.core.scheduling.fields import format_rough_duration
-from callboard.core.scheduling.history import decided, wait_after
+from callboard.core.scheduling.history import decided_fire, wait_after
 from callboard.engine.runtime import SessionRuntime
-from callboard.engine.scheduling.fire import note_for_lead, pause, sent, used_up_schedule
-from callboard.engine.scheduling.open_fires import FireSettler, OpenFires, replaced
+from callboard.engine.scheduling.fire import note_for_lead, pause, send_fire, used_up_schedule
+from callboard.engine.scheduling.open_fires import FireSettler, OpenFires, replace_fire
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Put, Write
 from callboard.types.errors import ToolRefused
@@ -117,7 +126,7 @@ class SessionScheduler:
             if not (ahead or ended) or match is None:
                 continue
             try:
-                update = corrected(schedule, now, self._when(schedule) or when_of(schedule))
+                update = clock_corrections(schedule, now, self._when(schedule) or when_of(schedule))
             except CronInvalid:
                 continue  # the attempt to fire it pauses it with the reason
             if not update:
@@ -242,7 +251,7 @@ class SessionScheduler:
         schedule, revision = match
         try:
             when = self._when(schedule) or when_of(schedule)
-            due_slots = due(schedule, now, not_before=self._not_before(schedule), when=when)
+            due_slots = find_due_slots(schedule, now, not_before=self._not_before(schedule), when=when)
             reason = over(schedule, now, when=when)
         except CronInvalid as unreadable:
             await self._pause(schedule, str(unreadable), wakes=True)
@@ -256,7 +265,7 @@ class SessionScheduler:
         update = await self._decide(decision, due_slots)
         row = schedule.model_copy(update=update)
         key = schedule_key(self._runtime.session, schedule_id)
-        history = [*self.fires.puts(*decision.fires), *self.fires.pruning(schedule_id, len(decision.fires))]
+        history = [*self.fires.puts(*decision.fires), *self.fires.pruning_writes(schedule_id, len(decision.fires))]
         await self._settling.commit(Put(key, row.encode(), expected=revision), *decision.writes, *history)
 
     async def _decide(self, decision: _Decision, due_now: DueSlots) -> dict[str, object]:
@@ -269,7 +278,7 @@ class SessionScheduler:
         reason = used_up_schedule(self._runtime, schedule) if slots else ""
         if reason:
             decision.fires += [
-                decided(self._runtime.session, slot, now=decision.now, outcome="refused", reason=reason)
+                decided_fire(self._runtime.session, slot, now=decision.now, outcome="refused", reason=reason)
                 for slot in slots
             ]
             decision.writes.append(
@@ -295,7 +304,7 @@ class SessionScheduler:
         log.warning("missed", schedule=schedule.id, slot=first.id, slots=count, why=reason)
         if not await self.fires.is_decided(schedule.id, first.id):
             decision.fires.append(
-                decided(
+                decided_fire(
                     self._runtime.session,
                     first,
                     now=decision.now,
@@ -315,24 +324,24 @@ class SessionScheduler:
         session = self._runtime.session
         now = decision.now
         decision.fires += [
-            decided(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip
+            decided_fire(session, slot, now=now, outcome="skipped", reason=admitted.why) for slot in admitted.skip
         ]
         for old in admitted.replaced:
-            fire, writes = replaced(self._runtime, old, admitted.send[0].id, now)
+            fire, writes = replace_fire(self._runtime, old, admitted.send[0].id, now)
             decision.fires.append(fire)
             decision.writes += writes
         count = 0
         for slot in admitted.send:
-            fire = decided(session, slot, now=now, outcome="waiting")
+            fire = decided_fire(session, slot, now=now, outcome="waiting")
             try:
-                fire, writes = await sent(self._runtime, decision.schedule, fire, now)
+                fire, writes = await send_fire(self._runtime, decision.schedule, fire, now)
             except ToolRefused as refused:
-                decision.fires.append(decided(session, slot, now=now, outcome="refused", reason=str(refused)))
+                decision.fires.append(decided_fire(session, slot, now=now, outcome="refused", reason=str(refused)))
                 continue
             decision.fires.append(fire)
             decision.writes += _missing_writes(writes, decision.writes)
             count += 1
-        decision.fires += [decided(session, slot, now=now, outcome="waiting") for slot in admitted.hold]
+        decision.fires += [decided_fire(session, slot, now=now, outcome="waiting") for slot in admitted.hold]
         return count + len(admitted.hold)
 
     async def _after_hooks(self, decision: _Decision, slots: Sequence[Slot]) -> tuple[list[Slot], Mapping[str, object]]:
@@ -359,7 +368,7 @@ class SessionScheduler:
             at = datetime.fromtimestamp(slot.nominal, UTC)
             reason = f"{at:%Y-%m-%d %H:%M} UTC: {verdict.block} ({verdict.by})"
             decision.fires.append(
-                decided(
+                decided_fire(
                     self._runtime.session,
                     slot,
                     now=decision.now,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from callboard.core.keys import short_id
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.ports.store import Store
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Envelope
@@ -45,7 +45,7 @@ async def give_order(store: Store, session: str, order: AdminOrder, *, now: floa
         metadata={"action": order.what, "agent": order.name, "incarnation": order.life},
         sent_at=now,
     )
-    await store.commit(sending(session, envelope))
+    await store.commit(envelope_write(session, envelope))
 
 
 def order_to_fire(session: str, fire: str, now: float) -> Envelope:

@@ -27,7 +27,7 @@ from callboard.core.agent.rules.final_report import unreported_end
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import agent_key, journal
 from callboard.core.mcp.tool_names import PREFIX
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.team.lifecycle import row_after
 from callboard.engine.agent_lock import AgentLock, AgentLockHolder
 from callboard.engine.agent_runtime import AgentRuntime
@@ -301,7 +301,7 @@ async def _state(runtime: SessionRuntime, row: AgentRow) -> AgentState | None:
         return None
 
 
-async def guarded(work: Awaitable[T], agent: str) -> T | Exception:
+async def result_or_exception(work: Awaitable[T], agent: str) -> T | Exception:
     """Return the result of an agent's code, or its exception, which must not end other agents.
 
     Raises faults on which no one can act (damage, a full disk) and cancellations.
@@ -389,7 +389,7 @@ async def end_commands(
         for command in running
         if command.id in ended
     ]
-    return records, [sending(runtime.session, envelope) for envelope in mail]
+    return records, [envelope_write(runtime.session, envelope) for envelope in mail]
 
 
 async def _end_logged(runtime: SessionRuntime, began: BackgroundStarted, ended: dict[str, BackgroundEnded]) -> None:
@@ -427,7 +427,7 @@ async def end_life(runtime: SessionRuntime, member: Member, order: StopAsked, pi
         # Each attempt continues from the journal
         # (test_a_killed_teammate_is_settled_although_its_settling_crashes_once).
         for _ in range(SETTLINGS):
-            settled = await guarded(_settle_stopped(runtime, member, order, pid), row.name)
+            settled = await result_or_exception(_settle_stopped(runtime, member, order, pid), row.name)
             if not isinstance(settled, Exception):
                 return settled
             log.error("a killed agent could not be settled", agent=row.name, exc_info=settled)

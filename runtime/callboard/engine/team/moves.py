@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from callboard.core.agent.state import AgentState
-from callboard.core.checkpoints.rules import HostLosses, loss_reminder, relocated, results_in_files, work_after
+from callboard.core.checkpoints.rules import HostLosses, loss_reminder, relocate_path, results_in_files, work_after
 from callboard.core.keys import journal
 from callboard.engine.recall import numbered_events, recall_readable
 from callboard.engine.runtime import SessionRuntime
@@ -74,11 +74,11 @@ async def _events(runtime: SessionRuntime, moves: Moves, row: AgentRow, stream: 
 def _paths(state: AgentState, moves: Moves, now: float) -> Iterator[ev.Event]:
     """Yield the records that give an agent its folder and its known files under their new paths."""
     spec = state.me
-    folder = relocated(spec.folder, moves.relocation) if spec.folder else ""
+    folder = relocate_path(spec.folder, moves.relocation) if spec.folder else ""
     if folder and folder != spec.folder:
         yield ev.SpecChanged(at=now, spec=spec.model_copy(update={"folder": folder}))
     for path, digest in state.work.files.items():
-        if new_path := relocated(path, moves.relocation):
+        if new_path := relocate_path(path, moves.relocation):
             yield ev.FileSeen(at=now, path=new_path, digest=digest, changed=path in state.work.changed)
 
 
@@ -90,13 +90,13 @@ def _losses(state: AgentState, moves: Moves, events: Sequence[ev.Event]) -> Host
     missing = [name for row in rows if moves.restored.get(row.tree, "") != row.commit for name in row.unpushed]
     folders = {row.folder: "" for row in moves.before.values()}
     earlier = {folder: "" for row in moves.before.values() for folder in row.earlier}
-    changes = [*missing, *(relocated(path, folders).lstrip("/") for path in files if relocated(path, folders))]
+    changes = [*missing, *(relocate_path(path, folders).lstrip("/") for path in files if relocate_path(path, folders))]
     return HostLosses(
         changes=tuple(dict.fromkeys(changes)),
         commands=commands,
         left_out=_distinct(row.left_out for row in rows),
         ignored=_distinct(row.ignored for row in rows),
-        outside=tuple(path for path in state.work.changed if not relocated(path, {**folders, **earlier})),
+        outside=tuple(path for path in state.work.changed if not relocate_path(path, {**folders, **earlier})),
         servers=moves.before[""].servers,
         results=results_in_files(
             message.wire.decode(errors="replace") for message in state.context.conversation.messages

@@ -25,7 +25,7 @@ from callboard.core.context.view.transcript import Origin, message_uuid, transcr
 from callboard.core.decoding import in_words, read_envelope, read_value
 from callboard.core.frozen import replace
 from callboard.core.keys import agent_key, count_words, journal, mailbox, request_key, task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks.board import Holder
 from callboard.engine.facts import facts_of
 from callboard.engine.recall import (
@@ -201,7 +201,9 @@ def moved_mail(session: str, life: int, mail: Sequence[Envelope]) -> list[Write]
     """Return the writes that move the mail of a life to the next one. Idempotent."""
     update = {"incarnation": life + 1, "seq": 0}
     return [
-        sending(session, envelope.model_copy(update=update)) for envelope in mail if envelope.type not in _NOT_MOVED
+        envelope_write(session, envelope.model_copy(update=update))
+        for envelope in mail
+        if envelope.type not in _NOT_MOVED
     ]
 
 

@@ -13,15 +13,15 @@ import anyio
 
 from callboard.core.agent.authority import own_authority
 from callboard.core.agent.rules.worktree import worktree_in_use
-from callboard.core.budgets.tree import beyond, fire_of, has_limits, narrower, remaining
+from callboard.core.budgets.tree import beyond, fire_of, has_limits, narrower, remaining_budget
 from callboard.core.keys import agent_key, short_id
-from callboard.core.mcp.tool_names import bounded
-from callboard.core.messaging.envelopes import sending
+from callboard.core.mcp.tool_names import limit_tools
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.scheduling.permissions import in_turn, schedule_id
 from callboard.core.team.subagents import report_text
 from callboard.core.tool_access import AgentKind
 from callboard.engine.agent_runtime import AgentRuntime
-from callboard.engine.budgets.budgets import reached
+from callboard.engine.budgets.budgets import refusal_record
 from callboard.engine.operations.cleanup import child_stopped
 from callboard.engine.operations.tool_context import worktrees_for
 from callboard.engine.recall import spec_digest, spec_key
@@ -47,7 +47,7 @@ class AgentSpawner:
         self._wait_ended = wait_ended
 
     def spec_for(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
-        return bounded(self._agent.runtime.types(agent_type, name, parent, kind), parent)
+        return limit_tools(self._agent.runtime.types(agent_type, name, parent, kind), parent)
 
     def grant(self, spec: AgentSpec, requested: Budget) -> AgentSpec | ev.BudgetReached:
         """Return the spec with the budget of a new agent, and add the agent to the tree of budgets.
@@ -73,12 +73,12 @@ class AgentSpawner:
         # Reserved before the agent exists. Otherwise two calls of one reply would each get the whole remaining budget
         # (test_two_children_at_once_cannot_both_take_the_last_money).
         refused = runtime.budgets.enlist(spec, row[0].incarnation + 1 if row else 1)
-        return spec if refused is None else reached(refused, runtime.clock.now())
+        return spec if refused is None else refusal_record(refused, runtime.clock.now())
 
     def _refuse_beyond(self, requested: Budget) -> None:
         """Raise `ToolRefused` if the caller has not that much left."""
         runtime = self._agent.runtime
-        own_room = remaining(runtime.budgets.path_of(self._agent.state), runtime.awake.now())
+        own_room = remaining_budget(runtime.budgets.path_of(self._agent.state), runtime.awake.now())
         over = beyond(requested, own_room)
         if over:
             limits = ", ".join(f"{kind} {getattr(own_room, kind):g}" for kind in over)
@@ -143,7 +143,7 @@ class AgentSpawner:
         return (
             Put(agent_key(session, spec.name), row.encode(), expected=revision),
             Put(spec_key(session, row.spec), spec.encode()),
-            sending(session, self._assignment(spec, prompt, call, now=now, incarnation=incarnation)),
+            envelope_write(session, self._assignment(spec, prompt, call, now=now, incarnation=incarnation)),
         )
 
     def _row(self, spec: AgentSpec, incarnation: int, now: float) -> AgentRow:

@@ -34,7 +34,7 @@ from callboard.engine.scheduling.scheduler import SessionScheduler
 from callboard.engine.step_handlers import begin
 from callboard.engine.team.admin_orders import SUPERVISOR, AdminOrder, read_order
 from callboard.engine.team.birth import Births
-from callboard.engine.team.member import Member, TeamContext, end_life, guarded, live_once, may_restart
+from callboard.engine.team.member import Member, TeamContext, end_life, live_once, may_restart, result_or_exception
 from callboard.engine.team.renew import renew_if_due
 from callboard.engine.team.watchdogs import Deadlocks, Stalls
 from callboard.ports.notifier import Notifier
@@ -251,7 +251,7 @@ class Team:
         here = [member.agent for member in self.members.values() if member.agent is not None]
         return [*ended, *(PastLife(agent.row, agent.state) for agent in here)]
 
-    async def begun(self, name: str, incarnation: int) -> None:
+    async def wait_for_begin(self, name: str, incarnation: int) -> None:
         """Wait until this life of the name, or a later one, has its first records."""
 
         def has_begun() -> bool:
@@ -339,7 +339,7 @@ class Team:
 
     async def _live_through_crashes(self, member: Member) -> None:
         while True:
-            lived = await guarded(live_once(member, self._team_context), member.row.name)
+            lived = await result_or_exception(live_once(member, self._team_context), member.row.name)
             if not isinstance(lived, Exception):
                 member.result = lived
                 return

@@ -23,7 +23,7 @@ from callboard.core.agent.authority import own_authority
 from callboard.core.agent.state import AgentState
 from callboard.core.keys import request_key, short_id, task_key
 from callboard.core.messaging.authority import claimed_authority, weakest
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.team import waits
 from callboard.core.team.waits import NOBODY, Deadlock, OperationLimits, WaitEdge, deadlocks, waits_of
 from callboard.engine.agent_runtime import AgentRuntime
@@ -146,7 +146,7 @@ class Stalls:
             metadata={"status": "stalled", "agent": agent.name},
             sent_at=self._runtime.clock.now(),
         )
-        return [sending(self._runtime.session, envelope)]
+        return [envelope_write(self._runtime.session, envelope)]
 
     def _declared_limit(self, tool: str) -> float | None:
         """Return the limit that the tool declares."""
@@ -262,4 +262,4 @@ class Deadlocks:
             metadata={"status": "deadlock", "agents": list(deadlock.names)},
             sent_at=self._runtime.clock.now(),
         )
-        await self._runtime.commit(sending(self._runtime.session, envelope))
+        await self._runtime.commit(envelope_write(self._runtime.session, envelope))

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from callboard.adapters.extensions.memory import MemoryPlaces
 from callboard.adapters.extensions.memory_notes import NoteFolder, StoredNote
 from callboard.adapters.extensions.yaml import load_front_document
-from callboard.core.memory.note import INDEX, PLACES, Note, diff_of, digest_of, named, note_of, text_of
+from callboard.core.memory.note import INDEX, PLACES, Note, diff_of, digest_of, name_fault, note_of, text_of
 from callboard.sessions.places import WorkspacePaths, find_places
 from callboard.types.errors import SettingsError, ToolRefused, UsageError
 from callboard.types.lazy_dataclass import dataclass
@@ -173,7 +173,7 @@ class MemoryInspector:
 
         Raises `UsageError` for an invalid name, and for one that exists in several places.
         """
-        if wrong := named(name):
+        if wrong := name_fault(name):
             raise UsageError(wrong)
         matches: list[tuple[str, NoteFolder, StoredNote]] = []
         for place, folder in self._folders:

@@ -47,7 +47,7 @@ from callboard.core.permissions.lint import (
     lint_rules,
     sample_of,
 )
-from callboard.core.permissions.modes import inherited, within
+from callboard.core.permissions.modes import inherit_rules, within
 from callboard.core.permissions.rule_check import Kind
 from callboard.core.permissions.rules import parse_rule
 from callboard.core.permissions.values import HardRules, Mode, Rule, Verdict
@@ -202,7 +202,7 @@ def _rights(definitions: Mapping[str, AgentFile], loaded: LoadedSettings) -> dic
         mode = profile.mode or definitions[name].permission_mode
         if name == "lead":
             lead = (mode or permission.mode, profile.rules)
-        rights[name] = lead if name == "lead" else (within(lead[0], mode), inherited(lead[1], profile.rules))
+        rights[name] = lead if name == "lead" else (within(lead[0], mode), inherit_rules(lead[1], profile.rules))
     return rights
 
 

@@ -20,7 +20,7 @@ from callboard.core.approvals.session_rules import end_state
 from callboard.core.reports.receipts import Receipt
 from callboard.core.reports.spending import usage_words
 from callboard.core.scheduling.cron import CronInvalid
-from callboard.core.scheduling.history import upcoming
+from callboard.core.scheduling.history import next_fires
 from callboard.core.scheduling.trigger import when_of
 from callboard.core.tasks.board import Tasks, blockers, is_ready
 from callboard.sessions.inspect.health import ListedSession
@@ -265,7 +265,7 @@ def next_times(schedule: Schedule, now: float, count: int) -> list[str]:
     """Return the next times in ISO 8601 with the offset of the schedule's zone; none for an unreadable schedule."""
     try:
         zone = when_of(schedule).zone
-        times = upcoming(schedule, now, count)
+        times = next_fires(schedule, now, count)
     except CronInvalid:
         return []
     return [datetime.fromtimestamp(at, zone).isoformat(timespec="seconds") for at in times]
@@ -281,7 +281,7 @@ def last_fired(schedule: Schedule) -> float | None:
 
 def _next(row: ScheduleStatus) -> str:
     try:
-        times = upcoming(row.schedule, row.now, 1)
+        times = next_fires(row.schedule, row.now, 1)
     except CronInvalid:
         return "cannot fire"
     fires = row.schedule.enabled and row.schedule.state == "active"

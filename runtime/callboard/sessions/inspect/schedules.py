@@ -18,7 +18,7 @@ from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import by_beginning, fires_prefix, rows_prefix, schedule_key, short_id
 from callboard.core.reports.spending import CallTotals, ScheduleSpent
-from callboard.core.scheduling import resumed
+from callboard.core.scheduling import resume_schedule
 from callboard.core.scheduling.fields import InvalidField, with_fields
 from callboard.core.scheduling.history import FireStats, newest_first, refuse_never, stats_of
 from callboard.engine.budgets.spending import session_spending
@@ -140,7 +140,7 @@ class ScheduleInspector:
                 raise UsageError(f"{name} is not paused, it is {schedule.state}")
             now = self._clock.now()
             changed = with_fields(schedule, fields, now) if fields else schedule
-            active = resumed(changed, now, changed.budget, changed.fire_budget)
+            active = resume_schedule(changed, now, changed.budget, changed.fire_budget)
             return active.model_copy(update={"failures": 0})
 
         return await self._change(name, resuming)

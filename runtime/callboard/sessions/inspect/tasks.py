@@ -14,7 +14,7 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.decoding import read_value
 from callboard.core.keys import one_by_id, short_id, task_key
-from callboard.core.messaging.envelopes import sending
+from callboard.core.messaging.envelopes import envelope_write
 from callboard.core.tasks import board as task_rules
 from callboard.core.tasks.board import PERSON, Tasks, by_id, takes_tasks
 from callboard.core.tasks.format import reassigned_text
@@ -173,4 +173,4 @@ class TaskInspector:
             content=reassigned_text(task, "the person", task.reserved_for),
             sent_at=now,
         )
-        return [sending(self._session, envelope)]
+        return [envelope_write(self._session, envelope)]

@@ -18,11 +18,11 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.agent.apply import apply
 from callboard.core.agent.state import AgentState, without_history
-from callboard.core.budgets.tree import raised
+from callboard.core.budgets.tree import raise_limits
 from callboard.core.decoding import read_event, read_value
 from callboard.core.keys import RATES, agent_key, host_key, host_lease, journal, rows_prefix
 from callboard.core.recovery.retry_policy import model_in_use
-from callboard.core.reports.activity import Activity, doing
+from callboard.core.reports.activity import Activity, activity_of
 from callboard.core.team.waits import NOBODY, Deadlock, WaitEdge, deadlocks, waits_of
 from callboard.engine.commands import AgentCommand
 from callboard.engine.rate_limits.limiter import rates_of
@@ -229,7 +229,7 @@ class TeamInspector:
         state = recalled.state if recalled is not None and recalled.state.identity.spec is not None else None
         does = Activity(since=row.since)
         if recalled is not None:
-            does = doing(row, recalled.state, recalled.at, requests=requests, longest=_default_seconds)
+            does = activity_of(row, recalled.state, recalled.at, requests=requests, longest=_default_seconds)
         label = self.rows.label(row.name)
         model = model_in_use(state.model.recovery, state.me) if state is not None else ""
         return AgentOverview(row, summarise(row, state), does, tuple(tasks), label, model)
@@ -305,7 +305,7 @@ class TeamInspector:
         command = AgentCommand("budget", name, raise_to.model_dump_json(exclude_none=True))
         await command_as_person(self.store, self.session, command, now=self._clock.now())
         await self.look_around()
-        return raised(budget, raise_to)
+        return raise_limits(budget, raise_to)
 
     def waits(self) -> tuple[dict[str, Sequence[WaitEdge]], tuple[Deadlock, ...]]:
         """Return the waits of each living agent that has any, and the agents of which none can continue."""

@@ -58,7 +58,7 @@ class LiveReader:
         """Send what the connection takes now. The rest waits until it takes more."""
         try:
             while self.buffer:
-                self.buffer.sent(self._connection.send(self.buffer.next_bytes()))
+                self.buffer.remove_sent(self._connection.send(self.buffer.next_bytes()))
         except BlockingIOError:
             self._blocked.notify()
         except OSError:

@@ -55,7 +55,7 @@ from callboard.core.agent.state import AgentState, Facts
 from callboard.core.context.pipeline import StageCall, manual_summary, next_stage, react_stage
 from callboard.core.context.stage_input import Situation, budget_of
 from callboard.core.context.stages.last_resort import blame
-from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.conversation import Conversation, message_tokens
 from callboard.core.rate_limits.key_state import KEY_FAULTS
 from callboard.core.recovery import retry_policy as rec
 from callboard.core.recovery.retry_policy import back_off, is_final, is_too_long, model_in_use
@@ -68,7 +68,7 @@ from callboard.types.operations import Operation
 from callboard.types.records import Fault
 
 
-def compaction(state: AgentState, facts: Facts) -> st.Step | None:
+def compact_view(state: AgentState, facts: Facts) -> st.Step | None:
     """Run the next stage that was not tried at this revision, if compaction is due.
 
     Compaction is due if it is requested or forced, or if the conversation is over the budget.
@@ -122,7 +122,7 @@ def _situation(state: AgentState, facts: Facts, budget: int) -> Situation:
     model = rec.model_in_use(state.model.recovery, spec)
     tried = state.compaction.tried
     # A hook may reject a summary, unless the view does not fit without one.
-    if state.compaction.skipped and held(state.context.conversation) <= budget:
+    if state.compaction.skipped and message_tokens(state.context.conversation) <= budget:
         tried |= state.compaction.skipped
     return Situation(
         now=facts.now,
@@ -155,19 +155,19 @@ WORTH = 20_000
 """Uncounted tokens below which a count is not worth a call."""
 
 
-def count(state: AgentState, facts: Facts) -> st.Step | None:
+def count_tokens(state: AgentState, facts: Facts) -> st.Step | None:
     """Ask the service for the size of the request, if that may avoid a compaction or a refused call."""
     if state.turn is None or not state.context.wants_reply or state.model.uncountable:
         return None
     conv = state.context.conversation
-    new = uncounted(conv)
+    new = tokens_since_count(conv)
     if new < WORTH or facts.now < state.model.uncounted_until or limit_reached(state, facts):
         return None
     if state.model.recovery.react or state.compaction.focus is not None:
         return None  # it is compacted in any case
     # A count takes a request and delays the call (test_far_from_the_limit_it_is_not_asked).
     budget = room(state)
-    return st.CountTokens(conv.revision) if held(conv) >= NEAR * budget and new >= PART * budget else None
+    return st.CountTokens(conv.revision) if message_tokens(conv) >= NEAR * budget and new >= PART * budget else None
 
 
 def may_later(fault: Fault | None) -> bool:
@@ -186,12 +186,12 @@ def room(state: AgentState) -> int:
     return budget_of(limits, output, state.context.conversation.overhead, spec.context_limit)
 
 
-def uncounted(conv: Conversation) -> int:
+def tokens_since_count(conv: Conversation) -> int:
     """Return the estimated tokens added or removed since the last count by the service; all tokens before the first."""
     return abs(conv.overhead + conv.tokens - conv.counted_base)
 
 
-def undoing(state: AgentState, facts: Facts) -> st.Step | None:
+def undo_edits(state: AgentState, facts: Facts) -> st.Step | None:
     """Undo edits as soon as no call with the current view is in progress."""
     # A call in progress was made from the current view
     # (test_the_command_waits_for_the_call_that_was_sent_the_view_as_it_is).
@@ -200,7 +200,7 @@ def undoing(state: AgentState, facts: Facts) -> st.Step | None:
     return st.Undo(state.compaction.undo[0])
 
 
-def spared(edit: Edit, edits: Sequence[tuple[int, ContextEdited]], positions: tuple[int, ...]) -> Edit:
+def protect_restored(edit: Edit, edits: Sequence[tuple[int, ContextEdited]], positions: tuple[int, ...]) -> Edit:
     """Return the edit of an undo with the restored blocks marked as not compactable.
 
     Stages that select single blocks leave them unchanged from now on. Other blocks stay compactable.

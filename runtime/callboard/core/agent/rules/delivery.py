@@ -109,7 +109,7 @@ def _is_urgent(envelope: Envelope) -> bool:
     return envelope.type not in BURST or bool(envelope.metadata.get("assignment"))
 
 
-def waking(state: AgentState, ready: Sequence[Envelope], facts: Facts) -> list[Envelope]:
+def waking_envelopes(state: AgentState, ready: Sequence[Envelope], facts: Facts) -> list[Envelope]:
     """Return the envelopes that may begin a turn now. In a replay, those that did so in the recording."""
     return [envelope for envelope in ready if envelope.mode == "wake" and not _seconds_muted(state, envelope, facts)]
 
@@ -161,7 +161,7 @@ BY_TASK_LIMIT = "task limit"
 """Name under which the limit on tasks denies a new one."""
 
 
-def mailing(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
+def with_mail_counts(rules: Mapping[type, Rule]) -> Mapping[type, Rule]:
     """Return the rules, extended for events that also change the mail counts."""
     return {kind: _counting(rule, _COUNTS[kind]) if kind in _COUNTS else rule for kind, rule in rules.items()}
 
@@ -174,7 +174,7 @@ def too_much_mail(state: AgentState, facts: Facts) -> st.Step | None:
     """Deny the messages of the reply that exceed what the agent may send now."""
     calls = _not_denied(state, MAIL_TOOLS)
     counts = state.inbox.counts
-    ids = _beyond(calls, limits.allowed(counts, facts.mail_seconds)) if calls else ()
+    ids = _beyond(calls, limits.allowed_messages(counts, facts.mail_seconds)) if calls else ()
     return st.Skip(ids, limits.denied_words(counts, facts.mail_seconds), BY_LIMIT) if ids else None
 
 

@@ -18,7 +18,7 @@ SKILLS = Operation("skills")
 """Operation that expands slash commands. It may run shell commands, or a subagent."""
 
 
-def starting(state: AgentState, facts: Facts) -> st.Step | None:
+def run_start_hooks(state: AgentState, facts: Facts) -> st.Step | None:
     """Run the start hooks. Their texts precede the next model call."""
     if not facts.starts or START_HOOKS in facts.running or state.lifecycle.ended or state.lifecycle.stop:
         return None

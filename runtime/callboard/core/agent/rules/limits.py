@@ -21,7 +21,7 @@ output, `LEAST_LAST_OUTPUT` at least.
 from __future__ import annotations
 
 from callboard.core.agent.state import AgentState, Facts, Turn
-from callboard.core.budgets.tree import NOTHING, Amount, BudgetRefusal, Path, deadline, fits, remaining
+from callboard.core.budgets.tree import NOTHING, Amount, BudgetRefusal, Path, deadline, fits, remaining_budget
 from callboard.core.context.view.conversation import Conversation, size
 from callboard.core.keys import count_words
 from callboard.core.recovery.retry_policy import model_in_use, output_limit
@@ -261,7 +261,7 @@ def _affordable(budgets: Path, now: float, limits: ModelLimits, reserve: Amount,
 
     `read_again`: they are also input of the following call.
     """
-    free = remaining(budgets, now, in_flight=False)
+    free = remaining_budget(budgets, now, in_flight=False)
     outputs = [] if free.tokens is None else [(free.tokens - reserve.tokens) // (2 if read_again else 1)]
     price = limits.price_output + (
         max(limits.price_input, limits.price_write, limits.price_read) if read_again else 0.0

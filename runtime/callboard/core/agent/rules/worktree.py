@@ -36,7 +36,7 @@ def worktree_to_use(spec: AgentSpec, held: Iterable[str], task: Callable[[str], 
     return bound[-1] if bound else spec.worktree
 
 
-def moving(state: AgentState, facts: Facts) -> st.Step | None:
+def prepare_folder(state: AgentState, facts: Facts) -> st.Step | None:
     """Prepare the folder in which the agent should work, if it changed, or was not checked in this turn."""
     if state.turn is None:
         return None

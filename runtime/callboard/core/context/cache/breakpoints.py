@@ -15,7 +15,7 @@ from callboard.core.context.cache.tracker import EditCycle, milestone
 from callboard.core.context.view.conversation import Conversation
 from callboard.types.agent_spec import ModelLimits
 from callboard.types.messages import ViewMessage
-from callboard.types.records import Json, dumped
+from callboard.types.records import Json, compact_json
 
 FRESH = EditCycle()
 """State of a view without edits."""
@@ -36,7 +36,7 @@ def with_anchor(wire: bytes) -> bytes:
         if block.get("type") not in _UNCACHEABLE:
             return wire[: end - 1] + _MARK + wire[end - 1 :]
         # Serialised exactly as when the message was made, so this is its length on the wire.
-        end -= len(dumped(block)) + 1
+        end -= len(compact_json(block)) + 1
     return wire
 
 
@@ -80,7 +80,7 @@ def marks(conv: Conversation, cycle: EditCycle = FRESH, limits: ModelLimits | No
     return [index for index in sorted(indexes) if limits is None or _is_long_enough(conv, index, limits)]
 
 
-def unmarked(listed: bytes) -> bytes:
+def without_mark(listed: bytes) -> bytes:
     """Return a list of `anchored_list` without its mark.
 
     Messages that need three marks leave only one for the blocks before them.

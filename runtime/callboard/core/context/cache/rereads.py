@@ -94,7 +94,7 @@ class RemovedContent:
 _encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
-def called(forgotten: RemovedContent, calls: Sequence[ToolCall], step: int) -> RemovedContent:
+def after_calls(forgotten: RemovedContent, calls: Sequence[ToolCall], step: int) -> RemovedContent:
     """Return the record after a reply with these calls, the `step`-th of the agent's life."""
     for call in calls:
         forgotten = _on_call(forgotten, call.name, call.input, step)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeGuard, cast
 
 from callboard.core.context.stage_input import Situation
-from callboard.core.context.view.conversation import Conversation, edited
+from callboard.core.context.view.conversation import Conversation, apply_edits
 from callboard.core.context.view.invariants import edit_faults, invariants
 from callboard.types.messages import Edit, OwnStage
 from callboard.types.records import Json
@@ -74,7 +74,7 @@ def _fault(view: Conversation, edits: Sequence[Edit], folder: str) -> str:
         if edit.kind == "persisted" and not inside:
             return f"it may persist in {folder} only, not in {edit.path!r}"
     try:
-        after = edited(view, edits)
+        after = apply_edits(view, edits)
         faults = edit_faults(view, after) + invariants(after.messages, sent=view.messages[-1].role == "user")
     except Exception as failed:  # noqa: BLE001 - an edit by the code of a user, which cannot even be applied
         return f"its edits cannot be applied: {type(failed).__name__}: {failed}"

@@ -31,7 +31,7 @@ from callboard.core.context.summary.shared_prefix import (
     separate_price,
     shared_prefix_price,
 )
-from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.conversation import Conversation, message_tokens
 from callboard.core.context.view.messages import calls_of, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
 from callboard.types.lazy_dataclass import dataclass
@@ -101,8 +101,8 @@ def economic(view: Conversation, budget: int, situation: Situation, params: Json
     moment = Moment(view, budget, situation, {**ECONOMIC, **params})
     if not moment.worth_a_look:
         return None
-    clear = moment.clearing()
-    fold = moment.folding(clear)
+    clear = moment.best_clearing()
+    fold = moment.possible_fold(clear)
     if fold is not None and moment.is_due_fold(fold, clear):
         return fold.request.model_copy(update={"why": moment.why_fold(fold)})
     if not moment.is_due(clear):
@@ -132,7 +132,7 @@ class Moment:
     @cached_property
     def over(self) -> bool:
         """Return True if the view does not fit, so that clearing must not wait."""
-        return held(self.view) > self.budget
+        return message_tokens(self.view) > self.budget
 
     @cached_property
     def steps_left(self) -> int:
@@ -159,7 +159,7 @@ class Moment:
             return False
         return self.over or not self.warm or self.situation.cycle.owed <= 0
 
-    def clearing(self) -> ClearingBatch:
+    def best_clearing(self) -> ClearingBatch:
         """Return the best batch: everything that may be cleared after the position from which clearing saves most."""
         best = ClearingBatch()
         most = 0.0
@@ -194,7 +194,7 @@ class Moment:
         dead = self.prices.read * sum(candidate.saves * min(candidate.dead, since) for candidate in plan.candidates)
         return saves * since >= dead + plan.price
 
-    def folding(self, clear: ClearingBatch) -> Fold | None:
+    def possible_fold(self, clear: ClearingBatch) -> Fold | None:
         """Return the summary that could be made, unless a quick test rules it out."""
         answer = int(self.settings["max_tokens"])
         messages = self.view.messages
@@ -263,7 +263,7 @@ class Moment:
     def _held_since_fold(self) -> float:
         """Estimate the cost of keeping everything but results since the newest summary."""
         since = max(1, self.situation.steps - self.situation.cycle.summarised_at)
-        return self.prices.read * (held(self.view) - self.view.messages.bulk) * since / 2
+        return self.prices.read * (message_tokens(self.view) - self.view.messages.bulk) * since / 2
 
     def _candidates(self) -> Iterator[Candidate]:
         """Yield results that may be cleared, newest first.

@@ -17,7 +17,7 @@ from callboard.core.context.oversize import file_of
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.stages.results import PERSISTED, persisted_mark, words_of
 from callboard.core.context.summary.folding import tail_start
-from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.conversation import Conversation, message_tokens
 from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, images_of, is_result, result_text
 from callboard.core.context.view.tokens import FEW, MOST, SIDE_OF_MANY, estimate_block, image_bytes, image_size
@@ -99,8 +99,9 @@ def drop_old_images(view: Conversation, budget: int, situation: Situation, param
 
 def blame(view: Conversation, budget: int) -> str:
     """Return a description of the content that is too large, for a person to read."""
-    if held(view) <= budget:
-        return f"by our count it has {held(view):,} of {budget:,} tokens that may be sent, but the service counts more"
+    tokens = message_tokens(view)
+    if tokens <= budget:
+        return f"by our count it has {tokens:,} of {budget:,} tokens that may be sent, but the service counts more"
     if budget <= view.overhead // 10:
         overhead = count_words(view.overhead, "token")
         return f"the system prompt and the tools take {overhead}, which leaves {budget:,} for messages"
@@ -109,13 +110,13 @@ def blame(view: Conversation, budget: int) -> str:
     blocks = [*(block for message in newest for block in message.blocks), *pins(view.messages)]
     largest = max(blocks, key=lambda block: block.tokens, default=None)
     if largest is None:
-        return f"it has {count_words(held(view), 'token')}, and at most {budget:,} may be sent"
+        return f"it has {count_words(tokens, 'token')}, and at most {budget:,} may be sent"
     of = names.get(str(largest.data.get("tool_use_id")), "")
     subject = (
         f"a result of {of}" if of else f"{'words' if largest.data.get('type') == 'text' else 'a block'} of source "
     )
     subject = subject if of else subject + largest.source
-    size = f"it has {count_words(held(view), 'token')}, and at most {budget:,} may be sent"
+    size = f"it has {count_words(tokens, 'token')}, and at most {budget:,} may be sent"
     return f"{size}; the largest part is {subject} ({count_words(largest.tokens, 'token')})"
 
 
@@ -128,7 +129,7 @@ def _surplus(view: Conversation, budget: int, settings: Json) -> int:
     """Return the number of tokens that must be removed."""
     if settings["alone"]:
         return newest_alone(view) - budget // 2 if newest_alone(view) > budget else 0
-    size = held(view)
+    size = message_tokens(view)
     return size - min(size, budget) * _ENOUGH // 100 if settings["force"] else size - budget
 
 

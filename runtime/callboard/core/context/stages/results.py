@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from callboard.core.context.stage_input import Situation
 from callboard.core.context.summary.folding import tail_start
-from callboard.core.context.view.conversation import Conversation, edited, held
+from callboard.core.context.view.conversation import Conversation, apply_edits, message_tokens
 from callboard.core.context.view.messages import calls_of, is_plain, is_result, result_text
 from callboard.core.context.view.tokens import BLOCK_TOKENS, CALL_TOKENS, estimate_text
-from callboard.core.messaging.envelopes import defused, unwrapped
+from callboard.core.messaging.envelopes import defuse_tags, untag_text
 from callboard.types.late_pattern import late_pattern
 from callboard.types.messages import Edit, ViewBlock, ViewMessage
 from callboard.types.records import Json
@@ -60,7 +60,7 @@ def results_of(messages: Sequence[ViewMessage], names: Mapping[str, str]) -> Ite
 
 def words_of(block: ViewBlock) -> str:
     """Return the text that is written to a file: all text of a result, or the text between the tags of a text block."""
-    return result_text(block) if is_result(block) else unwrapped(str(block.data.get("text", "")))
+    return result_text(block) if is_result(block) else untag_text(str(block.data.get("text", "")))
 
 
 def result_file(text: str) -> str:
@@ -96,7 +96,7 @@ def clear_old_results(view: Conversation, budget: int, situation: Situation, par
     """
     settings = {**CLEAR, **params}
     if (
-        held(view) <= settings["over"] * budget
+        message_tokens(view) <= settings["over"] * budget
         or _savings_bound(view, settings["left_alone"]) < settings["at_least"] * budget
     ):
         return None
@@ -150,7 +150,7 @@ def _newest_results(results: Sequence[PlacedResult], keep: int, unit: str) -> se
 def cleared_mark(result: PlacedResult, mark: str) -> str:
     """Return the text that replaces a cleared result: its tool, and the file with its full output if there is one."""
     path = result_file(result_text(result.block))
-    text = mark.replace("NAME", defused(result.name))
+    text = mark.replace("NAME", defuse_tags(result.name))
     if not path:
         return text
     return f"{text[:-1]} Full output: {path}]" if text.endswith("]") else f"{text} [Full output: {path}]"
@@ -194,7 +194,9 @@ def persist_large_results(view: Conversation, budget: int, situation: Situation,
 
 def persisted_mark(path: str, preview: str) -> str:
     """Return the mark that replaces a large result."""
-    return f"<persisted-output>\nFull output: {defused(path)}\nPreview:\n{defused(preview)}\n</persisted-output>"
+    return (
+        f"<persisted-output>\nFull output: {defuse_tags(path)}\nPreview:\n{defuse_tags(preview)}\n</persisted-output>"
+    )
 
 
 def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]:
@@ -208,7 +210,7 @@ def persisted_texts(view: Conversation, edits: Sequence[Edit]) -> dict[str, str]
         blocks = view.messages[index].blocks if index is not None else ()
         if edit.block is not None and 0 <= edit.block < len(blocks):
             texts[edit.path] = words_of(blocks[edit.block])
-        view = edited(view, [edit])
+        view = apply_edits(view, [edit])
     return texts
 
 

@@ -34,10 +34,10 @@ from callboard.core.context.summary.folding import (
     tokens_of,
     words_in,
 )
-from callboard.core.context.view.conversation import Conversation, held
+from callboard.core.context.view.conversation import Conversation, message_tokens
 from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, is_result, result_text
-from callboard.core.messaging.envelopes import defused
+from callboard.core.messaging.envelopes import defuse_tags
 from callboard.types.messages import FROM_THE_START, Edit, Placed, StateBlock, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
 
@@ -73,7 +73,7 @@ REACT: Mapping[str, Any] = MappingProxyType({"keep": 5, **CALL})
 def summarize_all(view: Conversation, budget: int, situation: Situation, params: Json) -> SummaryWanted | None:
     """Summarise everything but the newest exchange. Earlier summaries stay until they are too many."""
     settings = {**SUMMARIZE, **params}
-    if held(view) <= settings["over"] * budget and not _over_count(view, settings):
+    if message_tokens(view) <= settings["over"] * budget and not _over_count(view, settings):
         return None
     summaries = sum(block.tokens for message in view.messages for block in message.blocks if is_summary(block))
     again = settings["resummarize"] == "allow"
@@ -95,7 +95,7 @@ def _pays(view: Conversation, folded: int, budget: int, settings: Json) -> bool:
     The rest (the newest exchange, pins, the person's texts) can exceed the threshold by itself. Without this rule every
     step would then be summarised; with it, the view grows by half first. A view over the budget is summarised at once.
     """
-    if held(view) > budget:
+    if message_tokens(view) > budget:
         return True
     remaining = view.tokens - folded + summary_size(folded, settings["max_tokens"])
     return view.tokens >= _GROWTH * remaining
@@ -197,7 +197,7 @@ class Region(NamedTuple):
 def summarize_regions(view: Conversation, budget: int, situation: Situation, params: Json) -> SummaryWanted | None:
     """Request a summary of the next region, if the view is over a threshold or a batch is in progress."""
     settings = {**REGIONS, **params}
-    size = held(view)
+    size = message_tokens(view)
     going = situation.batch == REGION_STAGE
     if size <= settings["down_to" if going else "soft"] * budget:
         return None
@@ -260,7 +260,7 @@ def region_edits(
         return []
     keeps = _keeper(view.messages)
     pinned = pins(view.messages)
-    summary = note(f"{_mark(history or view.messages, request)}\n{defused(text.strip())}")
+    summary = note(f"{_mark(history or view.messages, request)}\n{defuse_tags(text.strip())}")
     notes = [note(text) for text in standing_notes(render_state(state), transcript)]
     stays = [block_of_edit(block, pinned) for message in covered for block in message.blocks if keeps(block)]
     blocks = [summary, *notes, *stays]

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from callboard.core.context.view.invariants import pins
 from callboard.core.context.view.messages import calls_of, is_result
 from callboard.core.context.view.tokens import estimate_block, estimate_text
-from callboard.core.messaging.envelopes import defused
+from callboard.core.messaging.envelopes import defuse_tags
 from callboard.types.late_pattern import late_pattern
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, StateBlock, ViewBlock, ViewMessage
@@ -62,7 +62,7 @@ class ViewSplit:
         """Return the tokens that folding removes, before the replacement is added."""
         return sum(block.tokens for block in self.folds)
 
-    def placed(self) -> list[Placed]:
+    def placed_blocks(self) -> list[Placed]:
         """Return the blocks that stay, in the form that an edit carries."""
         return [block_of_edit(block, self.pinned) for block in self.stays]
 
@@ -147,7 +147,7 @@ def block_of_edit(block: ViewBlock, pinned: Sequence[ViewBlock]) -> Placed:
 
 def note(text: str) -> Placed:
     """Return a text of the runtime as a block. A path or a quoted word in it cannot open a tag."""
-    return Placed(data={"type": "text", "text": defused(text)}, source="compactor")
+    return Placed(data={"type": "text", "text": defuse_tags(text)}, source="compactor")
 
 
 def notes(sorted_: ViewSplit, state: str, transcript: str) -> list[Placed]:
@@ -225,12 +225,12 @@ def render_state(state: StateBlock) -> str:
     for name, entries in lists:
         lines += [f"{name}:", *(f"- {_one_line(entry)}" for entry in entries)] if entries else []
     if state.plan:
-        lines += ["Plan:", *(f"  {line}" for line in defused(state.plan).splitlines())]
+        lines += ["Plan:", *(f"  {line}" for line in defuse_tags(state.plan).splitlines())]
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def _one_line(text: str) -> str:
-    return defused(" ".join(text.split()))
+    return defuse_tags(" ".join(text.split()))
 
 
 def words_in(
@@ -267,7 +267,7 @@ def _fitting(spoken_blocks: Sequence[ViewBlock], room: int) -> list[ViewBlock]:
 
 def _demanded(block: ViewBlock) -> list[str]:
     """Return the demands in a person's message that does not fit. Nothing of other senders stays verbatim."""
-    return [defused(sentence) for sentence in demands_of(text_of(block))] if block.source == "person" else []
+    return [defuse_tags(sentence) for sentence in demands_of(text_of(block))] if block.source == "person" else []
 
 
 def _demands_in(block: ViewBlock) -> list[str]:

@@ -19,7 +19,7 @@ from callboard.core.context.summary.folding import (
     state_text,
     text_of,
 )
-from callboard.core.messaging.envelopes import defused
+from callboard.core.messaging.envelopes import defuse_tags
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, StateBlock, ViewMessage
 
@@ -52,7 +52,7 @@ def carry(messages: Sequence[ViewMessage], state_block: StateBlock, budget: int,
         f"what was said last, stands in the hand-off note: {paths.note}\nRead it before you go on."
     )
     # Instruction files are injected again when the files that they concern are used again.
-    stays = [block for block in sorted_.placed() if block.source != "instructions"]
+    stays = [block for block in sorted_.placed_blocks() if block.source != "instructions"]
     blocks = (*stays, head, *notes(sorted_, state, paths.transcript))
     return Handoff(blocks, "\n".join(_note(messages, state, paths.transcript)))
 
@@ -67,7 +67,7 @@ def _note(messages: Sequence[ViewMessage], state: str, transcript: str) -> Itera
     for title, texts in parts:
         if texts:
             yield f"\n## {title}\n"
-            yield "\n\n".join(defused(text.strip()) for text in texts)
+            yield "\n\n".join(defuse_tags(text.strip()) for text in texts)
     if state:
         yield f"\n## State\n\n{state}"
     yield f"\nTranscript, one message a line: {transcript}\n"

@@ -42,11 +42,11 @@ from callboard.core.context.summary.folding import (
     text_of,
     tokens_of,
 )
-from callboard.core.context.view.conversation import Conversation, edited
+from callboard.core.context.view.conversation import Conversation, apply_edits
 from callboard.core.context.view.invariants import in_file, pins
 from callboard.core.context.view.messages import calls_of, is_result, make_block, make_message, result_text
 from callboard.core.context.view.tokens import estimate_text
-from callboard.core.messaging.envelopes import defused, tagged
+from callboard.core.messaging.envelopes import defuse_tags, tag_text
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import FROM_THE_START, Edit, Placed, StateBlock, SummaryWanted, ViewBlock, ViewMessage
 from callboard.types.records import Json
@@ -138,7 +138,7 @@ def shared_prefix_prompt(request: SummaryWanted, *, replies_kept: int) -> str:
     if not request.again:
         sentences.append("Summaries that stand above already ([Compacted]) stay as well: do not repeat them.")
     lines = _target("Write the summary", request.max_tokens, request.focus)
-    return tagged("system-reminder", "\n\n".join([" ".join(sentences), request.prompt.strip() or _WHAT, *lines]))
+    return tag_text("system-reminder", "\n\n".join([" ".join(sentences), request.prompt.strip() or _WHAT, *lines]))
 
 
 def summary_request(
@@ -212,9 +212,9 @@ def summary_edits(
     anew = request.message == FROM_THE_START
     sorted_ = split(conv.messages, len(covered), budget, rebuild=anew or request.again)
     mark = REACTIVE if request.trigger == "reactive" else COMPACTED
-    summary = note(f"{mark}\n{defused(text.strip())}")
+    summary = note(f"{mark}\n{defuse_tags(text.strip())}")
     gone = [note(dropped_mark(sorted_.dropped, transcript))] if sorted_.dropped and not anew else []
-    blocks = [*sorted_.placed(), *gone, summary, *notes(sorted_, state_text(state, budget), transcript)]
+    blocks = [*sorted_.placed_blocks(), *gone, summary, *notes(sorted_, state_text(state, budget), transcript)]
     if tokens_of(blocks) >= sum(message.tokens for message in covered):
         return []
     first = covered[0].id
@@ -345,14 +345,14 @@ def required_content(view: Conversation, state: StateBlock, held: Collection[str
     return (*_blocks_kept(view.messages), *_state_kept(state, held))
 
 
-def missing(after: Conversation, required: Sequence[RequiredItem]) -> tuple[RequiredItem, ...]:
+def find_missing(after: Conversation, required: Sequence[RequiredItem]) -> tuple[RequiredItem, ...]:
     """Return the required entries that are missing in a view."""
     blocks = [block for message in after.messages for block in message.blocks]
     texts = "\n".join(_line(text) for message in after.messages for block in message.blocks for text in _texts(block))
     return tuple(item for item in required if not _is_present(item, blocks, texts))
 
 
-def repaired(
+def restore_missing(
     before: Conversation, edits: Sequence[Edit], state: StateBlock, held: Collection[str] = ()
 ) -> tuple[tuple[Edit, ...], tuple[str, ...]]:
     """Return the edits with the content that they would lose put back, and its names.
@@ -360,16 +360,16 @@ def repaired(
     No edits: they would not make the view smaller.
     """
     original = tuple(edits)
-    after = edited(before, original)
-    missing_items = missing(after, required_content(before, state, held))
+    after = apply_edits(before, original)
+    missing_items = find_missing(after, required_content(before, state, held))
     if any(item.mailed for item in missing_items):
-        never_present = missing(before, [item for item in missing_items if item.mailed])
+        never_present = find_missing(before, [item for item in missing_items if item.mailed])
         missing_items = tuple(item for item in missing_items if item not in never_present)
     if not missing_items:
         return original, ()
     completed = _put_back(before, original, missing_items)
-    view = edited(before, completed)
-    still_missing = missing(view, missing_items)
+    view = apply_edits(before, completed)
+    still_missing = find_missing(view, missing_items)
     if still_missing or view.tokens >= before.tokens:
         return (), tuple(item.name for item in still_missing or missing_items)
     return completed, tuple(item.name for item in missing_items)
@@ -409,7 +409,7 @@ def _state_kept(state: StateBlock, held: Collection[str]) -> Iterator[RequiredIt
 def _is_present(item: RequiredItem, blocks: Sequence[ViewBlock], texts: str) -> bool:
     if item.block is not None:
         return any(_is_same(item.block, block, item.kind) for block in blocks)
-    return any(all(mark in texts or defused(mark) in texts for mark in marks) for marks in item.marks)
+    return any(all(mark in texts or defuse_tags(mark) in texts for mark in marks) for marks in item.marks)
 
 
 def _is_same(original: ViewBlock, block: ViewBlock, kind: Kind) -> bool:
@@ -487,7 +487,7 @@ def _insert_before_marks(
     for item in missing_items:
         numbers = (n for n in reads if _mentions(item, messages[edits[n].message].blocks[edits[n].block or 0]))
         number = next(numbers, reads[-1])
-        line = f"Still so: {defused(_line(item.entry))}"
+        line = f"Still so: {defuse_tags(_line(item.entry))}"
         text = made[number].text
         # A path in a mark is found at the beginning of a persisted mark, and at the end of a cleared one.
         both = f"{text}\n{line}" if made[number].kind == "persisted" else f"{line}\n{text}"

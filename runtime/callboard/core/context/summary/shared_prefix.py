@@ -66,7 +66,7 @@ def may_share_prefix(conv: Conversation, request: SummaryWanted, facts: SharingF
     if cache.revision != conv.revision or not is_warm(cache.used_at, facts.now, own.cache_ttl):
         return False
     return (
-        cached(cache) >= max(1, own.cache_minimum)
+        cached_tokens(cache) >= max(1, own.cache_minimum)
         and size(conv) + ASKING + facts.thinking + request.max_tokens <= own.window
     )
 
@@ -77,7 +77,7 @@ def unsummarized_replies(conv: Conversation, last: int) -> int:
     return sum(message.role == "assistant" for message in behind)
 
 
-def cached(cache: CacheState) -> int:
+def cached_tokens(cache: CacheState) -> int:
     """Return the tokens of the prefix that the newest call left in the cache."""
     return cache.read + cache.written
 
@@ -85,7 +85,7 @@ def cached(cache: CacheState) -> int:
 def shared_prefix_price(conv: Conversation, request: SummaryWanted, facts: SharingFacts) -> float:
     """Return the price of the call that uses the cached prefix, with an answer of full length."""
     record = size(conv) + ASKING
-    read = min(cached(facts.cache), record)
+    read = min(cached_tokens(facts.cache), record)
     return summary_price(prices_of(facts.own), record, facts.thinking + request.max_tokens, cached=read)
 
 

@@ -15,8 +15,8 @@ from typing import Literal, cast
 
 from callboard.core.context.view.messages import (
     Messages,
+    append_blocks,
     is_empty,
-    joined,
     make_block,
     make_message,
     placed_block,
@@ -45,7 +45,7 @@ class Conversation:
     messages: Messages = Messages()
     rendering: int = RENDERING
     revision: int = 0
-    """Increases by one with every `edited` that changed something."""
+    """Increases by one with every `apply_edits` that changed something."""
     overhead: int = 0
     """Estimated tokens of system prompt and tools."""
     counted: int = 0
@@ -127,7 +127,7 @@ def usage_seen(conv: Conversation, usage: Usage) -> Conversation:
     )
 
 
-def counted(conv: Conversation, tokens: int) -> Conversation:
+def with_count(conv: Conversation, tokens: int) -> Conversation:
     """Return the view with an exact count of its current content, before anything is added."""
     return replace(
         conv,
@@ -160,12 +160,12 @@ def size(conv: Conversation) -> int:
     return max(0 if conv.asked else estimate, conv.counted + -(-fresh * rate // 1_000))
 
 
-def held(conv: Conversation) -> int:
+def message_tokens(conv: Conversation) -> int:
     """Return the tokens of the messages alone, for comparison with a budget."""
     return max(0, size(conv) - conv.overhead)
 
 
-def edited(conv: Conversation, edits: Sequence[Edit]) -> Conversation:
+def apply_edits(conv: Conversation, edits: Sequence[Edit]) -> Conversation:
     """Return the view after these edits, in order. An edit whose target no longer exists changes nothing.
 
     Only chunks of messages that an edit touches are rebuilt.
@@ -185,7 +185,7 @@ def render(history: Iterable[ViewMessage], edits: Sequence[Edit]) -> Messages:
     Equal to the view that was grown and edited step by step, as long as no edit was undone. If some were undone, pass
     only the remaining edits (`undo.remaining_edits`).
     """
-    return edited(Conversation(messages=Messages.of(history)), edits).messages
+    return apply_edits(Conversation(messages=Messages.of(history)), edits).messages
 
 
 def restored_from(message: ViewMessage) -> Restored:
@@ -216,7 +216,7 @@ def _grown(
 ) -> Messages:
     last = messages.last
     if last is not None and last.role == role:
-        return messages.with_last(joined(last, blocks, turn))
+        return messages.with_last(append_blocks(last, blocks, turn))
     return messages.append(make_message(id, role, results_first(blocks), turn))
 
 
@@ -251,14 +251,14 @@ def _spliced(messages: Messages, start: int, stop: int, instead: Sequence[ViewMe
     before = messages[max(0, start - 1) : start]
     after = messages[stop : stop + 1]
     whole = _alternating((*before, *instead, *after))
-    return messages.spliced(start - len(before), stop + len(after), whole)
+    return messages.splice(start - len(before), stop + len(after), whole)
 
 
 def _alternating(messages: Iterable[ViewMessage]) -> list[ViewMessage]:
     out: list[ViewMessage] = []
     for message in messages:
         if out and out[-1].role == message.role:
-            out[-1] = joined(out[-1], message.blocks, message.turn)
+            out[-1] = append_blocks(out[-1], message.blocks, message.turn)
         else:
             out.append(message)
     return out
@@ -270,7 +270,7 @@ def _reread(messages: Messages, edits: Iterable[Edit]) -> Messages:
     for edit in edits:
         targets.setdefault(edit.message, []).append(edit)
     groups = {index: targets[id] for id in targets if (index := messages.find(id)) is not None}
-    return messages.changed({index: _rewritten(messages[index], group) for index, group in groups.items()})
+    return messages.with_replaced({index: _rewritten(messages[index], group) for index, group in groups.items()})
 
 
 def _rewritten(message: ViewMessage, edits: Sequence[Edit]) -> ViewMessage:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from callboard.core.context.view.messages import Messages, calls_of, is_empty, is_result, results_first
 from callboard.core.context.view.tokens import estimate_block
-from callboard.core.messaging.envelopes import KEPT, unwrapped
+from callboard.core.messaging.envelopes import KEPT, untag_text
 from callboard.types.messages import ViewBlock, ViewMessage, serialise
 from callboard.types.records import Json
 
@@ -26,7 +26,7 @@ def pins(messages: Sequence[ViewMessage]) -> tuple[ViewBlock, ...]:
     The blocks are the first instruction, the newest assignment, and the newest text of each instruction file. An older
     assignment is replaced by a newer one: pins that are never removed would eventually fill the window.
     """
-    marked = Messages.of(messages).pinned()
+    marked = Messages.of(messages).pinned_blocks()
     files = {_first_line(block): block for block in marked if block.source == "instructions"}
     instructions = [block for block in marked if block.source != "instructions"] if files else marked
     return (*instructions[:1], *instructions[1:][-1:], *files.values())
@@ -106,7 +106,7 @@ def _ends_with(message: ViewMessage, newest: ViewMessage) -> bool:
 
 def in_file(data: Json) -> bool:
     """Return True for text that was moved to a file as a whole: the last resort, also for pinned texts."""
-    return data.get("type") == "text" and KEPT.match(unwrapped(str(data.get("text", "")))) is not None
+    return data.get("type") == "text" and KEPT.match(untag_text(str(data.get("text", "")))) is not None
 
 
 def _of_call(block: ViewBlock) -> tuple[object, object]:

@@ -86,7 +86,7 @@ def placed_block(item: Placed, at: float, *, pinned: bool) -> ViewBlock:
     return make_block(item.data, item.source, at, pinned=pinned, compactable=item.compactable, by=item.by)
 
 
-def joined(message: ViewMessage, blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
+def append_blocks(message: ViewMessage, blocks: tuple[ViewBlock, ...], turn: str) -> ViewMessage:
     """Return a message with more blocks after its own. New results are moved up, after the existing results."""
     whole = (*message.blocks, *blocks)
     ordered = results_first(whole)
@@ -324,7 +324,7 @@ class Messages(Sequence[ViewMessage]):
         old = sum(chunk.by_source.get(source, 0) for chunk in self._chunks)
         return old + sum(block.tokens for message in self._tail for block in message.blocks if block.source == source)
 
-    def pinned(self) -> list[ViewBlock]:
+    def pinned_blocks(self) -> list[ViewBlock]:
         """Return all blocks with a pin, in order (`invariants.pins` returns the pins that count)."""
         old = [block for chunk in self._chunks for block in chunk.pinned]
         return old + [block for message in self._tail for block in message.blocks if block.pinned]
@@ -392,7 +392,7 @@ class Messages(Sequence[ViewMessage]):
         """Return the messages with the newest one replaced; there must be one."""
         return Messages(self._chunks, self._starts, (*self._tail[:-1], message), self._before)
 
-    def changed(self, instead: Mapping[int, ViewMessage]) -> Messages:
+    def with_replaced(self, instead: Mapping[int, ViewMessage]) -> Messages:
         """Return the messages with those at these indexes replaced, many at once."""
         if not instead:
             return self
@@ -411,7 +411,7 @@ class Messages(Sequence[ViewMessage]):
                 tail = made
         return _whole(tuple(chunks), tail)
 
-    def spliced(self, start: int, stop: int, messages: Sequence[ViewMessage]) -> Messages:
+    def splice(self, start: int, stop: int, messages: Sequence[ViewMessage]) -> Messages:
         """Return the messages with `messages` in place of those from index `start` to before `stop`."""
         first = self._chunk_at(start)
         end = self._chunk_at(max(start, stop - 1))

@@ -18,7 +18,7 @@ import binascii
 from typing import cast
 
 from callboard.types.late_pattern import late_pattern
-from callboard.types.records import Json, dumped
+from callboard.types.records import Json, compact_json
 
 SIDE = 8_000
 """Maximum pixels of the longer side of an image; a larger image is refused."""
@@ -187,4 +187,4 @@ def _content(content: object) -> int:
 
 
 def _dumped(value: object) -> int:
-    return estimate_json(dumped(value))
+    return estimate_json(compact_json(value))

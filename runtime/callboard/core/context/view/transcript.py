@@ -27,7 +27,7 @@ from callboard.core.utf8 import is_json, storable_json
 from callboard.types.events import MessageCopied, ModelReplied
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import Placed, ViewBlock, ViewMessage
-from callboard.types.records import Json, dumped
+from callboard.types.records import Json, compact_json
 
 _FORMAT = 2
 
@@ -87,7 +87,7 @@ def _origin_json(origin: Origin) -> bytes:
         "userType": "external",  # programs that read transcripts require these two
         "version": __version__,
     }
-    return dumped(same)[1:-1]
+    return compact_json(same)[1:-1]
 
 
 def _line(message: ViewMessage, same: bytes, uuids: tuple[str, str | None], reply: ModelReplied | None) -> bytes:
@@ -101,17 +101,17 @@ def _line(message: ViewMessage, same: bytes, uuids: tuple[str, str | None], repl
     uuid, before = uuids
     parent = f'"{before}"' if before else "null"
     head = f'"type":"{message.role}","uuid":"{uuid}","parentUuid":{parent}'
-    said = b"%s," % dumped(_reply_json(reply))[1:-1] if reply else b""
+    said = b"%s," % compact_json(_reply_json(reply))[1:-1] if reply else b""
     own: Json = {"v": _FORMAT, "id": message.id, "turn": message.turn, "blocks": [_block_json(each) for each in blocks]}
     content = message.content
     places = _person_first(message)
     if places is not None:
         own |= {"blocks": [own["blocks"][place] for place in places], "places": places}
-        content = b"[%s]" % b",".join([dumped(blocks[place].data) for place in places])
+        content = b"[%s]" % b",".join([compact_json(blocks[place].data) for place in places])
     return b'{%s,%s,"timestamp":"%s","message":{%s"role":"%s","content":%s},"callboard":%s}\n' % (
         *(head.encode(), same, time.encode()),
         *(said, message.role.encode(), content),
-        dumped(own),
+        compact_json(own),
     )
 
 
@@ -205,7 +205,7 @@ def foreign_transcript(data: bytes, now: float) -> ForeignTranscript:
     for entry in chain:
         draft = _draft(entry, now)
         if merged and merged[-1].role == draft.role:
-            merged[-1] = merged[-1].joined(draft)
+            merged[-1] = merged[-1].join(draft)
         elif draft.blocks:
             merged.append(draft)
     events = tuple(_valid(merged))
@@ -223,7 +223,7 @@ class _Draft:
     turn: str
     uuid: str
 
-    def joined(self, later: _Draft) -> _Draft:
+    def join(self, later: _Draft) -> _Draft:
         """Return this message with the blocks of a later one of the same role."""
         return _Draft(self.role, (*self.blocks, *later.blocks), later.at, self.turn, later.uuid or self.uuid)
 

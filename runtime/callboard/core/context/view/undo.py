@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from callboard.core.context.view.conversation import Conversation, edited, held, render, restored_from
+from callboard.core.context.view.conversation import Conversation, apply_edits, message_tokens, render, restored_from
 from callboard.core.context.view.invariants import edit_faults, invariants
 from callboard.core.context.view.messages import Messages
 from callboard.types.events import ContextEdited
@@ -66,9 +66,11 @@ def take_back(
     edit = _restoring(view.messages, target)
     if edit is None:
         return "undoing it would change nothing: later edits contain its changes"
-    after = edited(view, [edit])
-    if held(after) > budget:
-        return f"it does not fit: the messages would be {held(after):,} tokens, and there is room for {budget:,}"
+    after = apply_edits(view, [edit])
+    if message_tokens(after) > budget:
+        return (
+            f"it does not fit: the messages would be {message_tokens(after):,} tokens, and there is room for {budget:,}"
+        )
     if after.messages.images > max(images, view.messages.images):
         return f"it does not fit: there would be {after.messages.images} images, and a request may have {images}"
     sent = bool(history) and history[-1].role == "user"
