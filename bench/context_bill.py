@@ -15,12 +15,12 @@ from callboard.adapters.models.rehearsal.api import ModelSpec
 from callboard.adapters.models.rehearsal.tokens import (
     BlockTokens,
     PromptCache,
-    chained,
+    chain_prefixes,
     head_pieces,
     message_pieces,
     output_tokens,
     prompt_tokens,
-    rendering,
+    rendering_fields,
     survey,
 )
 from callboard.core.context.cache.breakpoints import anchored_list, without_mark
@@ -62,7 +62,7 @@ class Service:
         pieces = [*self._head(head)]
         for message in messages:
             pieces += self._message(message)
-        plan = self.cache.plan(chained(pieces), MODEL, now)
+        plan = self.cache.plan(chain_prefixes(pieces), MODEL, now)
         self.cache.began(plan, now)
         return Usage(
             input_tokens=plan.usage.uncached,
@@ -78,6 +78,6 @@ class Service:
 
     def _message(self, message: bytes) -> list[BlockTokens]:
         if message not in self.known:
-            how = rendering({})
+            how = rendering_fields({})
             self.known[message] = [one for each in json.loads(b"[%s]" % message) for one in message_pieces(each, how)]
         return self.known[message]

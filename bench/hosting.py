@@ -54,7 +54,7 @@ async def main(model: str, flags: dict[str, object]) -> None:
     ) as session:
         began, used, size = time.monotonic(), cpu(), resident()
         await session.say("Go.")
-        end = await session.finished()
+        end = await session.wait_finished()
         told = {
             "code": end.exit_code,
             "why": end.why,

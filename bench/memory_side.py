@@ -70,7 +70,7 @@ async def main(model: str, steps: str, flags: dict[str, object]) -> None:
     options = SessionOptions(WorkspaceOptions(Path.cwd(), flags=flags), model=ModelOptions(model))
     async with open_session(options, observers=[notes]) as session:
         await session.say("Go.")
-        end = await session.finished()
+        end = await session.wait_finished()
         notes.note("end")
         lives = Counter(f"{agent.kind} {agent.life} {agent.outcome}".strip() for agent in end.agents)
         told = {"uss": notes.at, "objects": notes.objects, "lives": lives, "why": end.why}

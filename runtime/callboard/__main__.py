@@ -189,12 +189,12 @@ def _write_crash_file(text: str) -> str:
 
 def _say(text: str) -> None:
     """Write lines to stderr without the terminal layer, which is closed by now. Wrap them between words."""
-    from callboard.cli.terminal.terminal import Line, screen_width, styled  # noqa: PLC0415 - only failures need it; the import takes 5 ms
+    from callboard.cli.terminal.terminal import Line, screen_width, style_lines  # noqa: PLC0415 - only failures need it; the import takes 5 ms
 
     cleaned = "".join(char if char in "\n\t" or char.isprintable() else "?" for char in text)
     lines = [Line(line) for line in cleaned.split("\n")]
     try:
-        sys.stderr.write(styled(lines, color=False, width=screen_width(sys.stderr)))
+        sys.stderr.write(style_lines(lines, color=False, width=screen_width(sys.stderr)))
         sys.stderr.flush()
     except OSError:
         return  # stderr is closed; the exit code still reports the failure

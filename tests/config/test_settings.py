@@ -41,12 +41,12 @@ def folders(tmp_path: Path) -> SettingsFolders:
 def test_without_any_file_the_defaults_hold(folders: SettingsFolders) -> None:
     loaded = folders.load()
     assert loaded.settings.model_copy(update={"models": {}}) == Settings()
-    assert {origin for name, _, origin in loaded.explained() if not name.startswith("models")} == {"default"}
+    assert {origin for name, _, origin in loaded.explain_values() if not name.startswith("models")} == {"default"}
 
 
 def test_later_sources_win_one_by_one_and_each_value_tells_its_origin(folders: SettingsFolders) -> None:
     def model(**how: Any) -> tuple[object, str]:
-        values = {name: (value, origin) for name, value, origin in folders.load(**how).explained()}
+        values = {name: (value, origin) for name, value, origin in folders.load(**how).explain_values()}
         return values["model"]
 
     folders.person.write_text("# mine\nmodel: from-person\n")

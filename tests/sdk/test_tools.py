@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from callboard.core.json_schema import check_input
 from callboard.sdk.errors import NotTyped
 from callboard.sdk.function_tool import outcome_of
-from callboard.sdk.signatures import described
+from callboard.sdk.signatures import parse_docstring
 from callboard.sdk.tools import FunctionTool, Image, ToolContext, ToolResult, tool
 from callboard.types.errors import ToolRefused
 
@@ -188,7 +188,7 @@ More.
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX])
 def test_a_docstring_of_each_style_describes_the_parameters(text: str) -> None:
-    assert described(text) == ("Summary.\n\nMore.", {"one": "The one, with more.", "two": "The two: really."})
+    assert parse_docstring(text) == ("Summary.\n\nMore.", {"one": "The one, with more.", "two": "The two: really."})
 
 
 def test_annotated_wins_over_the_docstring() -> None:

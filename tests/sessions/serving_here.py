@@ -88,7 +88,7 @@ class ServingHere:
         """
         await server.read_rows()
         await self.store.commit(*meanwhile)
-        async with self.fleet.announced(), anyio.create_task_group() as group:
+        async with self.fleet.announce(), anyio.create_task_group() as group:
             group.start_soon(server.run)
             yield
             group.cancel_scope.cancel()

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.processes.private_socket import first_line, listening, socket_name
+from callboard.adapters.processes.private_socket import first_line, listen_at, socket_name
 from callboard.adapters.storage.memory import MemoryStore
 from callboard.adapters.storage.sqlite import open_store
 from callboard.core.approvals.vouching import read_announcement, reply_line, vouched_digests
@@ -38,7 +38,7 @@ async def host(folder: Path, serve: Serve | None) -> AsyncIterator[Store]:
         if serve is None:
             yield store
             return
-        with listening(folder / "live", socket_name(HOST.pid, HOST.started, vouch_purpose("s1"))) as listener:
+        with listen_at(folder / "live", socket_name(HOST.pid, HOST.started, vouch_purpose("s1"))) as listener:
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(serve_connections, listener, serve, most=4))
                 yield store

@@ -72,7 +72,7 @@ class SessionFolders:
         async with open_session(SessionOptions(WorkspaceOptions(self.work), **asked), observers=[self]) as session:
             if words:
                 await session.say(words)
-            end = await session.finished()
+            end = await session.wait_finished()
             return end.text, session.notes
 
     def on_event(self, agent: str, seq: int, event: Event) -> None: ...
@@ -162,7 +162,7 @@ async def _wait_until(so: Callable[[], bool]) -> None:
 
 async def _say(session: HostedSession, text: str) -> str:
     await session.say(text)
-    return (await session.finished()).text
+    return (await session.wait_finished()).text
 
 
 async def test_an_agent_that_is_written_while_a_session_runs_can_be_started(folders: SessionFolders) -> None:

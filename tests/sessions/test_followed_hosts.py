@@ -76,7 +76,7 @@ async def test_a_host_with_the_same_pid_and_start_time_is_another_one(
             await store.commit(host_row(THREE))
             await store.commit(Delete(host_key("s1")))
             store.holds = None
-            end = await followed.finished()
+            end = await followed.wait_finished()
             assert end.exit_code == 0, "the last host left in order"
             group.cancel_scope.cancel()
 
@@ -119,6 +119,6 @@ async def test_a_follower_leaves_a_session_that_no_host_will_take(
         async with anyio.create_task_group() as group:
             await group.start(followed.follow, ONE)
             store.holds = None
-            end = await followed.finished()
+            end = await followed.wait_finished()
             assert "`callboard resume s1` continues it" in end.why
             group.cancel_scope.cancel()

@@ -69,7 +69,7 @@ async def test_a_command_that_is_allowed_goes_to_the_background_as_soon_as_it_ru
             mover.session = session
             await session.say("Wait for the gate.")
             await session.taken_up()
-            await session.rested(lambda: None)
+            await session.wait_rested(lambda: None)
             lead = session.state("lead")
             assert lead is not None
             assert (mover.moved, lead.last_text) == ([True], "It goes on.")

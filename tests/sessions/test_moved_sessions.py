@@ -125,7 +125,7 @@ class Fleet:
     async def turn(self, session: HostedSession, text: str) -> None:
         await session.say(text)
         await session.taken_up()
-        await session.finished()
+        await session.wait_finished()
 
     async def reminders(self) -> list[str]:
         """Return what the lead was told about moves."""
@@ -253,7 +253,7 @@ async def test_a_detached_session_begins_with_the_files_of_the_one_who_started_i
     await start_detached(fleet.options(fleet.workspace, IdentityOptions(name=SESSION, prompt="Write one.")))
     async with fleet.at("b") as session:
         await session.taken_up()
-        await session.finished()
+        await session.wait_finished()
         assert (clone_of(session) / "a.txt").read_text() == "not committed yet"
         assert (clone_of(session) / "one.txt").read_text() == "by one"
     assert await fleet.reminders() == []

@@ -51,8 +51,8 @@ def test_lead_subagent_and_teammate_each_get_the_pipeline_of_their_type(folders:
     types = folders.types("context:\n  pipeline: progressive\n  pipelines: {explore: micro, teammate: regional}\n")
     lead = types.lead("lead")
     assert lead.pipeline == PRESETS["progressive"]
-    assert types.spawned("explore", "sub1", lead, "subagent").pipeline == PRESETS["micro"]
-    assert types.spawned("teammate", "alice", lead, "teammate").pipeline == PRESETS["regional"]
+    assert types.spec_of_spawned("explore", "sub1", lead, "subagent").pipeline == PRESETS["micro"]
+    assert types.spec_of_spawned("teammate", "alice", lead, "teammate").pipeline == PRESETS["regional"]
 
 
 def test_a_pipeline_for_a_type_that_is_not_there_is_told_with_its_place(folders: SettingsFolders) -> None:

@@ -61,12 +61,12 @@ def test_the_rights_of_a_type_stand_in_settings_and_bind_what_it_starts(folders:
     assert lead.rules == PermissionRules(
         allow=("Bash(make)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
     )
-    mate = types.spawned("teammate", "alice", lead, "teammate")
+    mate = types.spec_of_spawned("teammate", "alice", lead, "teammate")
     assert mate.permission_mode == "acceptEdits"
     assert mate.rules == PermissionRules(
         allow=("Bash(npm test)",), ask=("Bash(git push:*)",), deny=("Read(private/**)", "WebFetch")
     )
-    assert types.spawned("explore", "sub1", mate, "subagent").permission_mode == "plan"
+    assert types.spec_of_spawned("explore", "sub1", mate, "subagent").permission_mode == "plan"
 
 
 def test_agents_of_one_reply_differ_in_their_names_only_and_a_changed_type_or_parent_counts_at_once(
@@ -76,13 +76,13 @@ def test_agents_of_one_reply_differ_in_their_names_only_and_a_changed_type_or_pa
     files = LiveTypes(types.definitions)
     types = replace(types, definitions=files)
     lead = types.lead("lead")
-    first, second = (types.spawned("explore", name, lead, "subagent") for name in "ab")
+    first, second = (types.spec_of_spawned("explore", name, lead, "subagent") for name in "ab")
     assert second == first.model_copy(update={"name": "b"})
     files.replace_all({**files, "explore": replace(files["explore"], instructions="Look twice.")})
-    assert types.spawned("explore", "c", lead, "subagent").instructions == "Look twice."
+    assert types.spec_of_spawned("explore", "c", lead, "subagent").instructions == "Look twice."
     elsewhere = lead.model_copy(update={"folder": "/elsewhere"})
-    assert types.spawned("explore", "d", elsewhere, "subagent").folder == "/elsewhere"
-    assert types.spawned("explore", "e", lead, "teammate").kind == "teammate"
+    assert types.spec_of_spawned("explore", "d", elsewhere, "subagent").folder == "/elsewhere"
+    assert types.spec_of_spawned("explore", "e", lead, "teammate").kind == "teammate"
 
 
 def test_steps_of_a_turn_are_limited_by_the_kind_of_an_agent_and_by_its_file(folders: SettingsFolders) -> None:
@@ -93,7 +93,7 @@ def test_steps_of_a_turn_are_limited_by_the_kind_of_an_agent_and_by_its_file(fol
     types = folders.types("limits: {steps: 7, subagent_steps: 20}\n")
     lead = types.lead("lead")
     steps = {
-        (agent_type, kind): types.spawned(agent_type, "a", lead, kind).limits.steps
+        (agent_type, kind): types.spec_of_spawned(agent_type, "a", lead, kind).limits.steps
         for agent_type in ("teammate", "general", "free", "short")
         for kind in ("teammate", "subagent")
     }
@@ -128,7 +128,9 @@ def test_a_tool_that_is_denied_as_a_whole_is_not_in_the_models_context(folders: 
     lead = types.lead("lead")
     assert not {"bash", "grep"} & set(lead.tools)
     assert {"edit_file", "read_file", "glob"} <= set(lead.tools)
-    assert not {"bash", "read_file", "glob", "grep"} & set(types.spawned("explore", "sub1", lead, "subagent").tools)
+    assert not {"bash", "read_file", "glob", "grep"} & set(
+        types.spec_of_spawned("explore", "sub1", lead, "subagent").tools
+    )
     assert "bash" in folders.types("permission: {deny: ['Bash(curl:*)']}").lead("lead").tools
 
 

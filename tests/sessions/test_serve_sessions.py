@@ -340,5 +340,5 @@ async def test_a_session_with_schedules_that_a_serving_host_takes_next_does_not_
     await here.store.commit(Put(schedule_key(session, daily.id), daily.encode()))
     assert (await (await handle_of(here.store, session)).hosting_words()).startswith("no process hosts it")
     here.server()
-    async with here.fleet.announced():  # a `callboard serve` between its start and its first session
+    async with here.fleet.announce():  # a `callboard serve` between its start and its first session
         assert await (await handle_of(here.store, session)).hosting_words() == ABOUT_TO_TAKE

@@ -158,7 +158,7 @@ class InlineSqlite:
         numbers = await self._now(partial(self._store.commit, *writes, fence=fence))
         streams = [write.stream for write in writes if isinstance(write, Append)]
         keys = [write.key for write in writes if isinstance(write, Put | Delete)]
-        self._ring(self._bells.touched(streams, keys))
+        self._ring(self._bells.sleepers_of(streams, keys))
         return numbers
 
     def kill(self) -> None:
@@ -279,12 +279,12 @@ class Disk:
     def joined(self) -> Inner:
         """As a process of another host opens it, which leaves those of the other hosts alone."""
         assert self._memory is not None, "only a store that is shared"
-        return self._memory.beside()
+        return self._memory.second_store()
 
     def beside(self, lease: Lease | None) -> Inner:
         """As a second process opens it that takes the lease of one which does not answer any more."""
         assert self._memory is not None, "only a store that is shared"
         assert isinstance(lease, MemoryLease), "of the store in memory"
         lease.drop()
-        self._open = self._memory = self._memory.beside()
+        self._open = self._memory = self._memory.second_store()
         return self._open

@@ -132,7 +132,7 @@ async def play(cell: Cell, folder: Path) -> Outcome:
 
 async def _run(options: SessionOptions, watcher: Watcher) -> tuple[RunEnd, str]:
     async with open_session(options, observers=[watcher]) as session:
-        return await session.finished(), session.id
+        return await session.wait_finished(), session.id
 
 
 async def _afterwards(workspace: Path, session: str) -> tuple[list[str], Spending]:

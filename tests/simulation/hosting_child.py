@@ -21,7 +21,7 @@ async def main(scenario: str) -> None:
     async with open_session(options) as session:
         began, cpu = time.monotonic(), time.process_time()
         await session.say("Go.")
-        end = await session.finished()
+        end = await session.wait_finished()
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         lives = Counter(f"{one.kind} {one.life} {one.outcome}".strip() for one in end.agents)
         said = {"code": end.exit_code, "text": end.text, "lives": lives, "seconds": seconds, "cpu_seconds": cpu}

@@ -107,13 +107,13 @@ async def test_a_lead_that_crashes_again_and_again_ends_the_run_and_starts_anew_
     with anyio.fail_after(180):
         async with open_session(first, observers=[Raising()]) as session:
             await session.say("Go.")
-            end = await session.finished()
+            end = await session.wait_finished()
         assert (end.exit_code, end.text) == (70, "")
         assert "crashed" in end.why
         async with open_session(
             SessionOptions(WorkspaceOptions(command.workspace), identity=IdentityOptions(resume=True))
         ) as session:
-            end = await session.finished()
+            end = await session.wait_finished()
         assert (end.exit_code, end.text) == (0, "Fine.")
 
 

@@ -70,7 +70,7 @@ async def test_twenty_subagents_write_their_prefix_once(
     options = SessionOptions(WorkspaceOptions(command.workspace), model=ModelOptions(fan_out(tmp_path, agent_type)))
     async with open_session(options, observers=[seen]) as session:
         await session.say("Go.")
-        end = await session.finished()
+        end = await session.wait_finished()
     assert (end.exit_code, end.text) == (0, "All parts are done.")
     lead = seen.of.pop("lead")
     assert len(lead) == 2

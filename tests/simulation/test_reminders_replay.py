@@ -32,7 +32,7 @@ async def run(options: SessionOptions) -> RunEnd:
     async with open_session(options) as session:
         for words in ("Go.", "Once more."):
             await session.say(words)
-            end = await session.finished()
+            end = await session.wait_finished()
             (options.workspace.folder / f"{words}txt").write_text("changed between two turns")
         return end
 

@@ -170,7 +170,7 @@ async def _run(options: SessionOptions, *prompts: str) -> RunEnd:
         async with open_session(options) as session:
             for prompt in prompts:
                 await session.say(prompt)
-                await session.finished()
+                await session.wait_finished()
             return session.end()
 
 
@@ -306,7 +306,7 @@ agents:
     )
     async with open_session(asked, approvers=[Yes()]) as session:
         await session.say(PROMPT)
-        await session.finished()
+        await session.wait_finished()
     assert (place.workspace("there") / "made.txt").exists()
     assert (await place.replay()).why == ""
     end = await place.replay(live_tools=True)

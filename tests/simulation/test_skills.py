@@ -109,8 +109,8 @@ class Place:
         async with open_session(self.options(trust=trust, record=record), observers=[seen]) as session:
             for text in words:
                 await session.say(text)
-                await session.finished()
-            return seen, await session.finished()
+                await session.wait_finished()
+            return seen, await session.wait_finished()
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ async def test_a_nested_command_goes_by_its_folders_and_by_its_name_where_that_i
         names = {command.name: command.aliases for command in session.commands() if command.kind == "command"}
         for typed in ("/git:commit", "/commit", "/web:ui:deploy", "/ui:deploy", "/api:deploy", "/deploy"):
             await session.say(typed)
-            await session.finished()
+            await session.wait_finished()
     assert names == {
         "git:commit": ("commit",),
         "web:ui:deploy": ("ui:deploy",),
@@ -290,7 +290,7 @@ agents:
         )
         await session._store.commit(envelope_write(session.id, fired))  # as a fire does
         await seen.some_dropped.wait()
-        await session.finished()
+        await session.wait_finished()
     assert seen.dropped == ["/deploy: it is for a person to start (disable-model-invocation), not for a schedule"]
 
 
@@ -300,7 +300,7 @@ async def test_a_resume_repeats_nothing_of_what_was_expanded(place: Place) -> No
     (folder / "SKILL.md").write_text("---\ndescription: d\n---\nAs it is.\n")
     again = Seen()
     async with open_session(place.options(resume=True), observers=[again]) as session:
-        await session.finished()
+        await session.wait_finished()
         texts = [str(b.data["text"]) for m in session.state("lead").context.conversation.messages for b in m.blocks]
     assert again.heard == []
     assert [text for text in texts if "As it was." in text] == [seen.heard[1]]
@@ -318,7 +318,7 @@ async def test_a_command_file_is_a_command_and_a_skill_of_its_name_wins(place: P
         await session.say("/git:commit it all")
         await session.say("/commit once more")
         await session.say("/fix")
-        await session.finished()
+        await session.wait_finished()
     assert found["git:commit"] == ("command", "[message]")
     assert found["fix"] == ("skill", "")
     assert "Commit with it all" in seen.heard[1]
@@ -358,7 +358,7 @@ async def test_switched_off_commands_are_not_run_and_say_so(place: Place) -> Non
     async with open_session(place.options(), observers=[seen]) as session:
         assert not {"gone"} & {one.name for one in session.commands()}
         await session.say("/mine")
-        await session.finished()
+        await session.wait_finished()
         catalogue = [one for _, one in seen.events if isinstance(one, PromptSet)]
     assert "[not run: the setting skills.commands switches them off]" in seen.heard[1]
     assert catalogue
@@ -371,14 +371,14 @@ async def test_a_skill_that_a_summary_took_away_comes_back(place: Place) -> None
     seen = Seen()
     async with open_session(place.options(), observers=[seen]) as session:
         await session.say("/fix")
-        await session.finished()
+        await session.wait_finished()
         for words in ("One.", "Two.", "Three.", "Four."):
             await session.say(words)
-            await session.finished()
+            await session.wait_finished()
         await session.command("compact")
-        await session.finished()
+        await session.wait_finished()
         await session.say("And now?")
-        await session.finished()
+        await session.wait_finished()
     back = [e.injection for _, e in seen.events if isinstance(e, InjectionQueued) and e.injection.source == "skill"]
     assert [e for _, e in seen.events if isinstance(e, ContextEdited) and e.edits], "it was summarised"
     assert len(back) == 1
@@ -397,6 +397,6 @@ async def test_a_replay_hears_what_a_skills_commands_printed_then(place: Place) 
         SessionOptions(WorkspaceOptions(place.workspace), model=ModelOptions(f"cassette:{cassette}")), observers=[seen]
     ) as session:
         await session.say("/look")
-        end = await session.finished()
+        end = await session.wait_finished()
     assert (end.exit_code, end.why) == (0, "")
     assert seen.heard[1].endswith("as it was")

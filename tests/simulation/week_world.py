@@ -125,7 +125,7 @@ class Week:
         """Processes, one after the other: each hosts what is free."""
         while True:
             most = draws.choice([8, 40, 150, 600])
-            store = self.store.beside(
+            store = self.store.second_store(
                 crash_after=draws.randrange(2, most), crash_point=draws.choice(["before", "after"])
             )
             try:
@@ -175,7 +175,7 @@ class Week:
 
     async def _settled(self, session: str) -> None:
         """A host that nothing happens to, until nothing is under way."""
-        store = self.store.beside()
+        store = self.store.second_store()
         team = self._team(store, session)
         async with anyio.create_task_group() as group:
             group.start_soon(team.run)

@@ -34,7 +34,7 @@ from callboard.types.records import AgentRow, RefusedRequest, Request, SessionRo
 from callboard.types.schedules import Fire, Schedule, ScheduleRights
 from callboard.web.agent import Calls, agent_path, shown_event
 from callboard.web.html import path_of
-from callboard.web.routes import StreamMessage, encoded
+from callboard.web.routes import StreamMessage, encode_event
 from callboard.web.sessions import waits_section
 
 GOLDEN = Path(__file__).parents[1] / "core" / "golden" / "v1.jsonl"
@@ -253,7 +253,7 @@ def test_names_in_the_drawing_of_waits_are_inert() -> None:
 
 def test_no_text_ends_an_event_of_a_stream() -> None:
     for text in HOSTILE:
-        lines = encoded(StreamMessage(text)).decode(errors="surrogatepass").split("\n")
+        lines = encode_event(StreamMessage(text)).decode(errors="surrogatepass").split("\n")
         assert lines[-2:] == ["", ""], "one empty line ends it"
         assert all(line.startswith("data: ") for line in lines[:-2]), text
         assert "\r" not in "".join(lines)

@@ -34,7 +34,7 @@ class ReplacedFile:
     """Most bytes to read."""
 
     @contextlib.contextmanager
-    def opened(self, *, create: bool) -> Generator[int]:
+    def open_folder(self, *, create: bool) -> Generator[int]:
         """Open the folder of the file, and lock it if it is to be changed. Yield its descriptor.
 
         `create`: make the folder if it is missing, and lock it. The folder is locked because the file is replaced.
@@ -64,7 +64,7 @@ class ReplacedFile:
             raise SettingsError(f"cannot be changed: {reason}", str(self.path)) from failed
 
     def write(self, folder: int, content: bytes, mode: int | None) -> None:
-        """Replace the file in its open folder. Raises OSError, which `opened` reports."""
+        """Replace the file in its open folder. Raises OSError, which `open_folder` reports."""
         part = part_name(self._name, f"settings {os.getpid()}")
         write_in_folder(folder, self._name, content, mode=mode, part=part)
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from callboard.adapters.extensions.claude_fields import LOUD, QUIET, SIMPLE, simple_value
-from callboard.adapters.extensions.yaml import Address, dotted
+from callboard.adapters.extensions.yaml import Address, dotted_address
 from callboard.core.trust.yaml_nodes import node_of
 from callboard.core.validation import fault_words
 from callboard.types.choices import choose
@@ -48,7 +48,7 @@ class SettingKey:
     @property
     def name(self) -> str:
         """Return Callboard's name of the setting."""
-        return dotted(self.address)
+        return dotted_address(self.address)
 
     def resolve(self, value: object) -> tuple[Address, object]:
         """Return address and value of the setting for a value that was typed. Raises `UsageError`.

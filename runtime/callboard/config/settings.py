@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from callboard.adapters.extensions.claude_settings import ClaudeSettings, claude_files, claude_notes
 from callboard.adapters.extensions.trust import HOOKS, SETTINGS, read_claims
-from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document, load_yaml
+from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted_address, load_document, load_yaml
 from callboard.config.setting_keys import first_fault
 from callboard.core.checkpoints.address import check_base, parse_remote
 from callboard.core.context.pipeline import PRESETS, check_pipeline
@@ -121,10 +121,10 @@ class LoadedSettings:
         """Return where a value was set: file, line and field, or the name of the variable or flag."""
         return where(self.origins, address)
 
-    def explained(self) -> Iterator[tuple[str, object, str]]:
+    def explain_values(self) -> Iterator[tuple[str, object, str]]:
         """Yield each value with its dotted name and its origin (`default` if it was not set), in the tree's order."""
         for address, value in _leaves(self.settings.model_dump(mode="json")):
-            yield dotted(address), value, origin(self.origins, address) or "default"
+            yield dotted_address(address), value, origin(self.origins, address) or "default"
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
@@ -571,6 +571,6 @@ def where(origins: Mapping[Address, str], address: Address) -> str:
     if not place:  # a section that should be a mapping, or whose parts have separate places
         inside = [(path, place) for path, place in origins.items() if path[: len(address)] == address]
         path, place = inside[0] if inside else ((), "")
-        if place.endswith(dotted(path)):  # the line of the first part, with the name of the whole
-            place = place.removesuffix(dotted(path)) + dotted(address)
-    return place or dotted(address)
+        if place.endswith(dotted_address(path)):  # the line of the first part, with the name of the whole
+            place = place.removesuffix(dotted_address(path)) + dotted_address(address)
+    return place or dotted_address(address)

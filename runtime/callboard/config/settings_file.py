@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from callboard.adapters.extensions.trust import LARGEST_FILE, SETTINGS, read_claims
-from callboard.adapters.extensions.yaml import Address, dotted, load_yaml
+from callboard.adapters.extensions.yaml import Address, dotted_address, load_yaml
 from callboard.adapters.extensions.yaml_edit import with_value, without_value
 from callboard.config.replaced_file import ReplacedFile
 from callboard.config.setting_keys import SettingKey
@@ -58,13 +58,13 @@ def withheld_fault(now: Trust) -> str:
     return ""
 
 
-def displayed(value: object, *, private: bool = False) -> object:
+def display_value(value: object, *, private: bool = False) -> object:
     """Return the value of a setting for a screen: without texts that look like secrets, and values of headers."""
     if isinstance(value, Mapping):
         members = cast("Mapping[str, object]", value).items()
-        return {name: displayed(inner, private=private or name in _PRIVATE) for name, inner in members}
+        return {name: display_value(inner, private=private or name in _PRIVATE) for name, inner in members}
     if isinstance(value, list | tuple):
-        return [displayed(inner) for inner in cast("Sequence[object]", value)]
+        return [display_value(inner) for inner in cast("Sequence[object]", value)]
     if isinstance(value, str) and (private or secrets_in(value)):
         return HIDDEN
     return value
@@ -80,7 +80,7 @@ class SettingsFile:
     """The user's own folder, which has the decisions on trust."""
 
     @classmethod
-    def own(cls) -> SettingsFile:
+    def of_user(cls) -> SettingsFile:
         """Return the user's file."""
         return cls(user_file(os.environ))
 
@@ -92,7 +92,7 @@ class SettingsFile:
     def values(self) -> dict[str, object]:
         """Return the values in the file; empty if there is no file. Raises `SettingsError`."""
         try:
-            with self._file.opened(create=False) as folder:
+            with self._file.open_folder(create=False) as folder:
                 return _mapping(self._text(self._file.read(folder)[0]), str(self.path))
         except FileNotFoundError:
             return {}
@@ -163,7 +163,7 @@ class SettingsFile:
             check_settings_text(text, str(self.path), workspace=self.workspace is not None)
         except SettingsError as error:
             message = str(error).removeprefix(f"{error.where}: ")
-            name = dotted(address)
+            name = dotted_address(address)
             field = re.sub(rf"\A{re.escape(str(self.path))}:\d+: ", "", error.where)
             if field.startswith(name) or name.startswith(field):
                 own = self.workspace is not None and message.startswith("a workspace may not set this")
@@ -175,7 +175,7 @@ class SettingsFile:
     def _change(self, change: Callable[[str], tuple[str, Changed]]) -> Changed:
         """Replace the file by its changed text, one process at a time, and return the result of the change."""
         before = stored_trust(self.workspace, self.config) if self.workspace is not None else None
-        with self._file.opened(create=True) as folder:
+        with self._file.open_folder(create=True) as folder:
             old, mode = self._file.read(folder)
             text = self._text(old)
             _mapping(text, str(self.path))  # a file that is not valid is refused with its line

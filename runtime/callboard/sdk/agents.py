@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 from callboard.adapters.extensions.agents import AGENT_TYPE, AgentFile, given_agents
 from callboard.core.tool_access import our_names
 from callboard.sdk.errors import NotTyped, UsageError
-from callboard.sdk.signatures import described
+from callboard.sdk.signatures import parse_docstring
 from callboard.sdk.tools import AnyTool, FunctionTool
 from callboard.types.lazy_dataclass import dataclass
 from callboard.types.records import Budget, PermissionMode
@@ -92,7 +92,7 @@ def agent(**options: Unpack[AgentOptions]) -> Callable[[Callable[[], str] | type
 
     def made(source: Callable[[], str] | type[Any]) -> Agent:
         name = options.get("name") or _kebab(source.__name__)
-        about = options.get("description") or " ".join(described(inspect.getdoc(source)).summary.split())
+        about = options.get("description") or " ".join(parse_docstring(inspect.getdoc(source)).summary.split())
         prompt: object = getattr(source, "prompt", None) if isinstance(source, type) else _called(source, name)
         if not isinstance(prompt, str) or not prompt.strip():
             how = "give the class a text `prompt`" if isinstance(source, type) else "return it from the function"

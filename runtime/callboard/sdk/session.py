@@ -39,7 +39,7 @@ from callboard.sdk.workflows.journal import find_row, load_journal, rows_of
 from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
 from callboard.sessions.hosted import HostedSession
-from callboard.sessions.open import Attach, opened
+from callboard.sessions.open import Attach, open_as
 from callboard.sessions.result import AgentSummary
 from callboard.types.choices import unknown
 from callboard.types.errors import Conflict, heart_of
@@ -131,7 +131,7 @@ class Session:
     async def _enter(self, stack: AsyncExitStack) -> OpenSession:
         request = self._asked
         approvers = (self._relay, *request.approvers)
-        inner = opened(self._attach, request.options, (self._relay, *request.observers), approvers)
+        inner = open_as(self._attach, request.options, (self._relay, *request.observers), approvers)
         opened_session = await stack.enter_async_context(inner)
         self._group = await stack.enter_async_context(_tending())
         stack.callback(self._close_streams)
@@ -401,7 +401,7 @@ class Session:
         self._relay.on_delta("workflow", Delta("notice", text))
 
     async def _rested(self, current: OpenSession) -> Result[None]:
-        end = await current.finished()
+        end = await current.wait_finished()
         if isinstance(current, HostedSession):
             await current.mark_ended(end.of_run().exit_code)
         return result_of(end, current.id, None)

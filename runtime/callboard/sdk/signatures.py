@@ -127,7 +127,7 @@ def parameters_of(function: Callable[..., Any], subject: str, special: type | No
     except (TypeError, ValueError) as error:
         raise NotTyped(f"{subject}: {function!r} has no signature that can be read: write a function") from error
     hints = _hints(function, subject)
-    docs = described(inspect.getdoc(function))
+    docs = parse_docstring(inspect.getdoc(function))
     arguments: list[Argument] = []
     name = ""
     place = None
@@ -233,7 +233,7 @@ def is_finite(value: object) -> bool:
 def schema_of(adapter: TypeAdapter[Any], where: str) -> Json:
     """Return the JSON schema of a type. Raises `NotTyped` for a type without one."""
     try:
-        return inlined(adapter.json_schema())
+        return inline_definitions(adapter.json_schema())
     except PydanticUserError as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         raise NotTyped(f"{where}: it cannot be expressed in JSON ({reason}): use a plain type") from error
@@ -328,7 +328,7 @@ class Described(NamedTuple):
     """Parameter -> its description."""
 
 
-def described(text: str | None) -> Described:
+def parse_docstring(text: str | None) -> Described:
     """Parse a docstring; the result is empty for None."""
     lines = inspect.cleandoc(text or "").splitlines()
     summary: list[str] = []
@@ -405,7 +405,7 @@ def _sphinx(lines: Sequence[str], place: int, field: str, parameters: dict[str, 
     return end
 
 
-def inlined(schema: Json) -> Json:
+def inline_definitions(schema: Json) -> Json:
     """Return the schema with its definitions expanded in place.
 
     A schema that contains itself (a tree) keeps its `$defs`.

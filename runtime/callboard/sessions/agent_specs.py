@@ -179,7 +179,7 @@ class AgentTypes:
             models=models,
         )
 
-    def spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
+    def spec_of_spawned(self, agent_type: str, name: str, parent: AgentSpec, kind: AgentKind) -> AgentSpec:
         """Return the spec of a teammate or a subagent that another agent starts.
 
         `limits.subagent_steps` limits the turns of a subagent whose file sets no `maxTurns`.

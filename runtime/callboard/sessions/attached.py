@@ -2,7 +2,7 @@
 
     async with open_attached(options, observers=[screen]) as session:
         await session.say("And the tests?")
-        end = await session.finished()
+        end = await session.wait_finished()
 
 An attached session hosts nothing, and leaving it does not affect the host. Parts of a reply are not journalled: they
 come through the host's private socket (`live/`) if it is on this machine. Without it, a follower sees whole replies.
@@ -138,7 +138,7 @@ class AttachedSession(OpenSession):
 
         await self._changed.until(is_renewed)
 
-    async def finished(self) -> RunEnd:
+    async def wait_finished(self) -> RunEnd:
         """Wait until the host has left, then return the state of the session."""
         await self._gone.wait()
         lead = self.state("lead")

@@ -81,7 +81,7 @@ class OpenSession(SessionHandle, ABC):
         """Begin the lead's conversation again; `carry`: with the user's prompts, the state and a hand-off note."""
 
     @abstractmethod
-    async def finished(self) -> RunEnd:
+    async def wait_finished(self) -> RunEnd:
         """Wait until nothing is left to do, then return the end of the session."""
 
     @abstractmethod
@@ -135,13 +135,15 @@ class OpenSession(SessionHandle, ABC):
         """Return the open work. `worktrees`: those with unmerged work."""
         agents = [(row, self.state(row.name, row.incarnation)) for row in self._rows.agents()]
         tasks = open_tasks(self._rows.tasks())
-        return OpenWork(tasks, tuple(self.requests()), open_agents(agents), worktrees, self.denied(), self.stopped())
+        return OpenWork(
+            tasks, tuple(self.requests()), open_agents(agents), worktrees, self.denied_calls(), self.stopped_commands()
+        )
 
-    def stopped(self) -> Sequence[StoppedCommand]:
+    def stopped_commands(self) -> Sequence[StoppedCommand]:
         """Return the background commands that this process ended with its run."""
         return ()
 
-    def denied(self) -> Sequence[DeniedCall]:
+    def denied_calls(self) -> Sequence[DeniedCall]:
         """Return the calls that were denied while this process hosted the session.
 
         Empty if another process hosts it.
@@ -155,7 +157,7 @@ class OpenSession(SessionHandle, ABC):
         """
         return RunEnd(code, "", reason, self.usage(), self.team(), self.open_work())
 
-    def living(self) -> Sequence[AgentRow]:
+    def living_agents(self) -> Sequence[AgentRow]:
         """Return the rows of the agents that have not ended, in order of creation. Ended agents cost nothing."""
         return self._rows.living_agents()
 
@@ -163,7 +165,7 @@ class OpenSession(SessionHandle, ABC):
         """Return the name of an agent for people: `explore 2` for the second subagent of its type."""
         return self._rows.label(name)
 
-    def named(self, label: str) -> str | None:
+    def agent_named(self, label: str) -> str | None:
         """Return the name of the agent that a person calls `label`, or None.
 
         A person uses its name, or the text of `label()`.
@@ -173,7 +175,7 @@ class OpenSession(SessionHandle, ABC):
 
     def overview(self) -> TeamOverview:
         """Return the team as it is now, from memory."""
-        return self.agents.seen(self.state)
+        return self.agents.overview(self.state)
 
     def usage(self) -> Usage:
         """Return the usage of all agents together. Ended agents cost nothing, so a screen may call this often."""

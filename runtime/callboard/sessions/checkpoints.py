@@ -327,7 +327,7 @@ async def save_workspace(
 
 
 @asynccontextmanager
-async def checkpointing(checkpoints: Checkpoints | None) -> AsyncGenerator[None]:
+async def keep_checkpoints(checkpoints: Checkpoints | None) -> AsyncGenerator[None]:
     """Make checkpoints while the block lasts, and the last one at its end. None: there are none."""
     if checkpoints is None:
         yield

@@ -217,7 +217,7 @@ class ClientSessions:
         self._group.start_soon(self._follow, options, hosted)
         return hosted
 
-    def hosted(self, session: str) -> ClientSession | None:
+    def find_hosted(self, session: str) -> ClientSession | None:
         """Return the state of a session that this process hosts, or hosted; None for any other."""
         hosted = self._hosted.get(session)
         return hosted if hosted is not None and hosted.hosted_here else None
@@ -249,7 +249,7 @@ class ClientSessions:
                 async with open_session(options, observers=[hosted], approvers=[hosted]) as session:
                     hosted.opened = True
                     hosted.changed.notify()
-                    hosted.end = await session.finished()
+                    hosted.end = await session.wait_finished()
                     await session.mark_ended(hosted.end.exit_code)
                 options = SessionOptions(
                     WorkspaceOptions(options.workspace.folder, trust=options.workspace.trust),
@@ -270,7 +270,7 @@ class ClientSessions:
         """Follow a session until its host has left."""
         try:
             async with open_attached(options, observers=[hosted], approvers=[hosted]) as session:
-                hosted.end = await session.finished()
+                hosted.end = await session.wait_finished()
         except CallboardError as error:
             hosted.fault = error
         finally:

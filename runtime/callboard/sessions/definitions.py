@@ -233,7 +233,7 @@ async def keep_reading(definitions: Definitions, tell: Callable[[str], None]) ->
     try:
         marks = await anyio.to_thread.run_sync(definitions.marks)
         while True:
-            await watch.changed()
+            await watch.wait_changed()
             now = await anyio.to_thread.run_sync(definitions.marks)
             if now == marks:
                 continue

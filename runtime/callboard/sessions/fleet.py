@@ -84,7 +84,7 @@ class Fleet:
         return drain_key(host.machine, host.pid, host.started) == self._own_key
 
     @asynccontextmanager
-    async def announced(self) -> AsyncGenerator[None]:
+    async def announce(self) -> AsyncGenerator[None]:
         """Announce this host during the block."""
         await self._forget_orders()
         async with announced_serving(self._store, self._about):
@@ -148,7 +148,7 @@ class Fleet:
             self._here.discard(session)
             self.changed.notify()
 
-    async def died(self, store: Store, session: str, holder: LeaseHolder) -> None:
+    async def wait_died(self, store: Store, session: str, holder: LeaseHolder) -> None:
         """Return when the host of a session has ended or has lost it."""
         if not holder.machine:
             await host_died(store, session, holder)

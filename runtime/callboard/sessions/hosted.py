@@ -225,7 +225,7 @@ class HostedSession(OpenSession):
 
         Returns (outcome, final text). The same `call` finds the same agent. Raises `UsageError`, `LimitReached`.
         """
-        if await self.begun() is None:
+        if await self.wait_begun() is None:
             raise UsageError(LEAD_ENDED)
         return await work(self._team, task)
 
@@ -277,7 +277,7 @@ class HostedSession(OpenSession):
         await self.command("new", text="carry" if carry else "")
         await self._team.wait_for_begin("lead", life + 1)
 
-    async def begun(self) -> AgentSpec | None:
+    async def wait_begun(self) -> AgentSpec | None:
         """Return the lead's spec, with the permission mode that this resume names, once the lead has its first records.
 
         None if the lead has ended or does not begin.
@@ -297,7 +297,7 @@ class HostedSession(OpenSession):
         with anyio.move_on_after(BEGINS_WITHIN):
             await self._team.taken_up("lead")
 
-    async def finished(self) -> RunEnd:
+    async def wait_finished(self) -> RunEnd:
         await self._quiet()
         return self.end(await unmerged_worktrees(self._runtime.services.worktrees, self.id))
 
@@ -308,7 +308,7 @@ class HostedSession(OpenSession):
         """
         await self._team.pause()
 
-    async def rested(self, at_rest: Callable[[], None]) -> RunEnd:
+    async def wait_rested(self, at_rest: Callable[[], None]) -> RunEnd:
         """Wait until no turn is left that is to come by itself, and return the state at that moment.
 
         Subagents in the background, and commands that a person moved there, may go on: their ends begin other turns.
@@ -335,7 +335,7 @@ class HostedSession(OpenSession):
         return begins is not None
 
     def owes_turn(self) -> bool:
-        """Return True if something goes on for which `rested` does not wait."""
+        """Return True if something goes on for which `wait_rested` does not wait."""
         return bool(self._team.subagents()) or self._team.commands() != self._team.commands(moved=False)
 
     async def _quiet(self, *, detached: bool = True) -> None:
@@ -380,7 +380,7 @@ class HostedSession(OpenSession):
         with anyio.CancelScope(shield=True):
             self._stopped = (*self._stopped, *await self._team.end_commands())
 
-    def stopped(self) -> Sequence[StoppedCommand]:
+    def stopped_commands(self) -> Sequence[StoppedCommand]:
         return self._stopped
 
     def _fires_no_more(self) -> bool:
@@ -420,7 +420,7 @@ class HostedSession(OpenSession):
         """
         return [request for request in self.requests(pending_only=False) if request.id not in self._earlier]
 
-    def denied(self) -> Sequence[DeniedCall]:
+    def denied_calls(self) -> Sequence[DeniedCall]:
         return self._denied.all()
 
     async def name_session(self, text: str, *, again: bool = False) -> None:

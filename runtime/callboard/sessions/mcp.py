@@ -172,7 +172,7 @@ def _inline(
 
 
 @asynccontextmanager
-async def running(servers: Running | None, tell: Callable[[str], None]) -> AsyncGenerator[None]:
+async def hold_servers(servers: Running | None, tell: Callable[[str], None]) -> AsyncGenerator[None]:
     """Hold the servers during the block, and report each failure in one line."""
     if servers is None:
         yield

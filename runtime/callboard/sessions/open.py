@@ -1,8 +1,8 @@
-"""Opening a session: hosted by this process, or followed if another process hosts it (`opened`).
+"""Opening a session: hosted by this process, or followed if another process hosts it (`open_as`).
 
     async with open_session(options, observers=[...]) as session:
         await session.say("Fix the failing test")
-        end = await session.finished()
+        end = await session.wait_finished()
 
 Read `open_session` from top to bottom; the builders follow in the order of their calls: model, definitions, hooks,
 runtime, supervisor. Each takes the prepared session and its part of the options (`options.py`). Its result is not
@@ -54,7 +54,7 @@ from callboard.ports.store import Lease, Put, Row, Store
 from callboard.sessions.agent_specs import AgentTypes, lead_of, search_notes
 from callboard.sessions.attached import open_attached
 from callboard.sessions.base import OpenSession
-from callboard.sessions.checkpoints import Checkpoints, CheckpointTrigger, begin_checkpoints, checkpointing
+from callboard.sessions.checkpoints import Checkpoints, CheckpointTrigger, begin_checkpoints, keep_checkpoints
 from callboard.sessions.compose import (
     memories_of,
     own_stages,
@@ -73,7 +73,7 @@ from callboard.sessions.late_servers import Running
 from callboard.sessions.lease import watch_take_over
 from callboard.sessions.live.answers import guard_answers
 from callboard.sessions.live.host import LiveHost
-from callboard.sessions.mcp import SessionServers, find_servers, running
+from callboard.sessions.mcp import SessionServers, find_servers, hold_servers
 from callboard.sessions.model_source import ModelSource, open_replay_source, open_source
 from callboard.sessions.notifications import add_notifications
 from callboard.sessions.options import (
@@ -122,7 +122,7 @@ async def open_session(
             prepared.places, prepared.loaded, row.id, attended=prepared.attended, runs=prepared.runs_tools
         )
         definitions = await anyio.to_thread.run_sync(read_definitions, prepared, options)
-        launcher = launcher.showing(definitions.library.folders())
+        launcher = launcher.with_readable(definitions.library.folders())
         servers = await find_servers(prepared, options.mcp, definitions, project=options.workspace.reads("project"))
         prepared = prepared.with_notes(launcher.sandbox.choice.notice, *servers.refusals)
         hooks, hook_notes = build_hooks(prepared, definitions, launcher, options.extensions)
@@ -208,7 +208,7 @@ def _facts(
     )
 
 
-def opened(
+def open_as(
     attach: Attach, options: SessionOptions, observers: Sequence[Observer], approvers: Sequence[Approver]
 ) -> AbstractAsyncContextManager[OpenSession]:
     """Return the session, hosted or followed according to `attach`."""
@@ -319,7 +319,7 @@ async def build_runtime(
         row.id,
         source.wrap(services),
         lease.fence,
-        types.spawned,
+        types.spec_of_spawned,
         max_agents=loaded.settings.team.max_agents,
         budget=budget,
         grants=types.budget_of,
@@ -567,7 +567,7 @@ async def run_supervisor(
     runtime = team.runtime
     tell = partial(_report, runtime)
     try:
-        async with checkpointing(checkpoints), running(servers, tell), anyio.create_task_group() as group:
+        async with keep_checkpoints(checkpoints), hold_servers(servers, tell), anyio.create_task_group() as group:
             await group.start(serve_way_out, launcher)
             if live is not None:
                 await group.start(partial(LiveHost(runtime).serve, live, host_row))

@@ -26,7 +26,7 @@ from callboard.types.records import RefusedRequest, SessionRule, Task
 from callboard.types.schedules import Schedule
 
 
-def announcing(store: Store, session: str, fence: Fence | None = None) -> Commit:
+def announcing_commit(store: Store, session: str, fence: Fence | None = None) -> Commit:
     """Return a commit that first announces its writes to the host of the session, if that host checks them.
 
     It raises `NotAccepted` if the host does not accept them.
@@ -49,7 +49,7 @@ async def answer_as_person(
     refuse_inside_tool("Answering a request")
     from callboard.engine.approvals.requests import answer_request
 
-    commit = announcing(store, session, fence)
+    commit = announcing_commit(store, session, fence)
     try:
         refused = await answer_request(store, session, request_id, answer, now=now, commit=commit)
     except NotAccepted as unseen:
@@ -79,7 +79,7 @@ async def say_as_person(
         refuse_inside_tool("Speaking as the person")
     nonce = nonce or secrets.token_hex(8)
     await send_prompt(
-        store, session, text, to=to, now=now, nonce=nonce, extras=extras, commit=announcing(store, session)
+        store, session, text, to=to, now=now, nonce=nonce, extras=extras, commit=announcing_commit(store, session)
     )
 
 
@@ -89,7 +89,7 @@ async def note_as_person(store: Store, session: str, text: str, *, now: float) -
     Raises as `say_as_person` does.
     """
     refuse_inside_tool("Speaking as the person")
-    await send_note(store, session, text, now=now, nonce=secrets.token_hex(8), commit=announcing(store, session))
+    await send_note(store, session, text, now=now, nonce=secrets.token_hex(8), commit=announcing_commit(store, session))
 
 
 async def command_as_person(
@@ -99,7 +99,7 @@ async def command_as_person(
     if not hosted:
         refuse_inside_tool(f"The command `{command.action}` to an agent")
     nonce = secrets.token_hex(8)
-    return await send_command(store, session, command, now=now, nonce=nonce, commit=announcing(store, session))
+    return await send_command(store, session, command, now=now, nonce=nonce, commit=announcing_commit(store, session))
 
 
 async def order_as_person(store: Store, session: str, order: AdminOrder, *, now: float) -> None:
@@ -143,7 +143,7 @@ async def write_task_as_person(store: Store, session: str, task: Task, *notices:
 async def write_rule_as_person(store: Store, session: str, rule: SessionRule, *, expected: int) -> None:
     """Write a session rule's row. Raises as `write_schedule_as_person` does."""
     refuse_inside_tool("Changing a session rule")
-    await announcing(store, session)(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
+    await announcing_commit(store, session)(Put(rule_key(session, rule.id), rule.encode(), expected=expected))
 
 
 async def write_links_as_person(store: Store, *changes: Put | Delete) -> None:

@@ -95,7 +95,7 @@ async def prepare_session(options: SessionOptions, stack: AsyncExitStack) -> Pre
     # On a resume, no one is asked before it is known that no other process hosts the session.
     trust = await _decide(options.workspace, places, gate=None if identity.resume else options.workspace.gate)
     loaded = _load(options.workspace, places, trust, {})
-    loaded = planned(loaded, options.model.name)
+    loaded = with_plan_model(loaded, options.model.name)
     replay = await find_replay(options.model.name or ("" if identity.resume else loaded.settings.model), stack)
     if options.model.record is not None and (replay or identity.resume):
         raise UsageError("--record requires a new session, which is recorded from its beginning")
@@ -236,7 +236,7 @@ async def _to_resume(
     loaded = _load(options.workspace, places, trust, stored_flags)
     model = loaded.settings.model_id(options.model.name or str(row.settings.get("model", row.model)))
     if options.model.name is not None:
-        loaded = planned(loaded, options.model.name)
+        loaded = with_plan_model(loaded, options.model.name)
     elif "plan_model" in row.settings:
         loaded = _with_plan_model(loaded, row.settings["plan_model"])
     flags = {**stored_flags, **_named_flags(options.workspace)}
@@ -305,7 +305,7 @@ async def _from_transcript(
             f"the transcript of session {session}, {_transcript_path(session, places)}, {reason}: begin a new session"
         )
     trust = await _decide(options.workspace, places, gate=options.workspace.gate)
-    loaded = planned(_load(options.workspace, places, trust, {}), options.model.name)
+    loaded = with_plan_model(_load(options.workspace, places, trust, {}), options.model.name)
     named_options = options if identity.fork else replace(options, identity=replace(identity, name=session))
     row = await _new_row(named_options, places, store, loaded=loaded, trust=trust)
     if not identity.fork:
@@ -363,7 +363,7 @@ async def _new_id(options: SessionOptions, store: Store) -> str:
     return name or str(uuid.uuid4())
 
 
-def planned(loaded: LoadedSettings, name: str | None) -> LoadedSettings:
+def with_plan_model(loaded: LoadedSettings, name: str | None) -> LoadedSettings:
     """Return the settings with the model of plan mode that belongs to the model of this run.
 
     `name` None: the run names no model, and the settings have it already.

@@ -138,7 +138,7 @@ class ReplaySource:
         return taped_facts(self.cassette, agent, real)
 
     def verdict(self) -> str:
-        return self.cassette.told or self.cassette.unfinished()
+        return self.cassette.told or self.cassette.unfinished_reason()
 
     async def feed(self, runtime: SessionRuntime) -> None:
         """Send the envelopes of schedules at the same points as in the recording."""

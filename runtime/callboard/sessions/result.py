@@ -106,7 +106,7 @@ class RunEnd:
         """Return the error, and how to continue."""
         return "; ".join(part for part in (self.why, self.advice) if part)
 
-    def served(self, session: str) -> str:
+    def served_report(self, session: str) -> str:
         """Return how the work of a served session ended, and how a person can continue it if it did not end well."""
         if self.exit_code == DONE:
             return f"its work is done, exit code {DONE}"

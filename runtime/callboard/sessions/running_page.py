@@ -47,7 +47,7 @@ def page_address(state: Path, configured: str) -> str:
 
 
 @contextmanager
-def announced(state: Path, address: str) -> Generator[None]:
+def announce_page(state: Path, address: str) -> Generator[None]:
     """Name the page in the file while the block runs. A later page of the workspace replaces the entry."""
     file = state / _FILE
     own = RunningPage(address, os.getpid(), started_at(os.getpid()) or 0.0)

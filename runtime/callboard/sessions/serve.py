@@ -35,7 +35,7 @@ from callboard.ports.store import LeaseHolder, Store
 from callboard.sessions.compose import choose_model
 from callboard.sessions.fleet import Fleet, own_labels
 from callboard.sessions.inspect.schedule_files import files_now, keep_file_schedules, preview_files, sync_files
-from callboard.sessions.inspect.serving import serving
+from callboard.sessions.inspect.serving import serving_processes
 from callboard.sessions.lease import holder_died
 from callboard.sessions.open import open_session
 from callboard.sessions.options import (
@@ -137,7 +137,7 @@ async def _served(
         if serving.once:
             failed = await _sync_once(serving, places, shared, server=server, tell=tell)
             return await server.once() or failed
-        async with fleet.announced():
+        async with fleet.announce():
             tell(LogLine("serving", f"{places.workspace}, {_counted(server.entries)}"))
             await server.report_lost_schedules()
             await server.run(
@@ -187,7 +187,11 @@ async def _patient_store(places: WorkspacePaths, settings: Settings, tell: Tell)
 async def serving_pids(workspace: Path, notice: Notice) -> list[int]:
     """Return the processes of this machine that serve a workspace now."""
     async with existing_store(find_places(workspace, writable=False), notice) as store:
-        return [] if store is None else sorted(holder.pid for holder in await serving(store) if not holder.machine)
+        return (
+            []
+            if store is None
+            else sorted(holder.pid for holder in await serving_processes(store) if not holder.machine)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +222,11 @@ async def would_host(serving: Serving, notice: Notice) -> DryRun:
     async with _opened(serving, partial(open_store, notice=notice)) as (places, _, shared):
         server = Server(serving, shared, lambda event: None, Fleet(shared.store, HostAbout()))
         await server.read_rows()
-        firing = {entry.session: entry.firing() for entry in server.entries}
+        firing = {entry.session: entry.firing_schedules() for entry in server.entries}
         files = await anyio.to_thread.run_sync(partial(files_now, places, flag=serving.trust))
         home = await _serve_session(shared.store) or ""
         filed, faults = await preview_files(shared.store, home, files, SystemClock().now())
-        firing[home] = ServedSession(home, {schedule.id: schedule for schedule in filed}).firing()
+        firing[home] = ServedSession(home, {schedule.id: schedule for schedule in filed}).firing_schedules()
         hosts = list[HostCandidate]()
         for session, schedules in firing.items():
             if schedules:
@@ -457,11 +461,11 @@ async def until_replaced(release: InstalledRelease = OURS) -> str:
         watch = None  # the system reports no changes, or its limit is reached
     try:
         while True:
-            if release.replaced():
+            if release.replaced_by():
                 await anyio.sleep(SETTLED)
-            if (message := release.replaced()) and release.installed():
+            if (message := release.replaced_by()) and release.is_installed():
                 return message
-            await (anyio.sleep(LOOK_AGAIN) if watch is None else watch.changed())
+            await (anyio.sleep(LOOK_AGAIN) if watch is None else watch.wait_changed())
     finally:
         if watch is not None:
             watch.close()

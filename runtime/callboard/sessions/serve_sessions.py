@@ -235,7 +235,7 @@ class Server:
 
     def _due(self, entry: ServedSession) -> bool:
         """Return True if `once` has something to do for the session. Only what was due when it began counts."""
-        return entry.due(self._began, SystemClock().now())
+        return entry.is_due(self._began, SystemClock().now())
 
     async def _host_once(self, entry: ServedSession, codes: list[int]) -> None:
         try:
@@ -397,7 +397,7 @@ class Server:
     async def _until_its_turn(self, entry: ServedSession) -> None:
         """Return when no process hosts the session and this one is to."""
         while True:
-            await until_free(self._store, entry.session, self._fleet.died)
+            await until_free(self._store, entry.session, self._fleet.wait_died)
             await self._until_host_row_removed(entry)
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:
@@ -518,7 +518,7 @@ class Server:
             group.start_soon(self._hand_over, entry, session, group.cancel_scope)
             text = await self._until_done(entry, session, codes)
             group.cancel_scope.cancel()
-        for command in session.stopped():
+        for command in session.stopped_commands():
             self._say(entry, "note", command.line())
         return text
 
@@ -537,12 +537,12 @@ class Server:
         while True:
             while has_work():
                 await entry.changed.until(lambda: not has_work())
-                await session.finished()
+                await session.wait_finished()
             queued = entry.queued
             row = await row_of(self._store, queue_key(entry.session))
             if row is None and entry.queued is queued:
                 entry.queued = None  # no newer row has come since: what the watch said before is out of date
-            end = (await session.finished()).of_run()
+            end = (await session.wait_finished()).of_run()
             if has_work():
                 continue
             if row is None:
@@ -555,7 +555,7 @@ class Server:
             except Conflict:
                 continue
             codes.append(end.exit_code)
-            return end.served(entry.session)
+            return end.served_report(entry.session)
 
     async def _hand_over(self, entry: ServedSession, session: HostedSession, scope: anyio.CancelScope) -> None:
         """When this host drains, end the hosting of a session at the end of its current step."""

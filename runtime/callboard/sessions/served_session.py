@@ -52,9 +52,9 @@ class ServedSession:
         A schedule that existed only for an earlier process does not count. One that a fast clock ended does: its host
         corrects it.
         """
-        return bool(self.unfinished_fires) or bool(self.firing())
+        return bool(self.unfinished_fires) or bool(self.firing_schedules())
 
-    def firing(self) -> list[Schedule]:
+    def firing_schedules(self) -> list[Schedule]:
         """Return the schedules that need a host, as its first look corrects them."""
         now = SystemClock().now()
         durable = [schedule for schedule in self.schedules.values() if schedule.durable]
@@ -62,7 +62,7 @@ class ServedSession:
 
     def why_hosted(self) -> str:
         """Return why a process hosts the session: its schedules with the next time, or its work."""
-        firing = self.firing()
+        firing = self.firing_schedules()
         wakes = [wake for schedule in firing if (wake := _wake(schedule)) is not None]
         first = f", next {local_time(min(wakes))}" if wakes else ""
         if not self.fires():
@@ -92,7 +92,7 @@ class ServedSession:
         self.useful_changes += host is not None and not host.unattended
         self.host = host
 
-    def due(self, by: float, now: float) -> bool:
+    def is_due(self, by: float, now: float) -> bool:
         """Return True if a fire is due at `by`, or in progress, or a fast clock set a time that has to be corrected."""
         return bool(self.unfinished_fires) or any(
             schedule.durable and (_is_due(schedule, by) or with_correction(schedule, now) is not schedule)

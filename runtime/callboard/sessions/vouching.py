@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from callboard.adapters.kernel.process_table import has_proc
-from callboard.adapters.processes.private_socket import connected, first_line, socket_name
+from callboard.adapters.processes.private_socket import connect_to, first_line, socket_name
 from callboard.adapters.storage.durable import DurableStore
 from callboard.core.approvals.vouching import announcement_line, read_reply, vouched_digests
 from callboard.core.decoding import read_value
@@ -69,7 +69,7 @@ async def _reply_to(line: bytes, folder: Path, host: HostRow, session: str) -> s
     name = socket_name(host.pid, host.started, vouch_purpose(session))
     broken = ""
     for _ in range(_TRIES):
-        connection = connected(folder, name)
+        connection = connect_to(folder, name)
         if connection is None:
             return ""
         try:

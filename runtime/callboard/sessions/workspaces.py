@@ -28,7 +28,7 @@ from callboard.adapters.git.memory import MemoryWorktrees
 from callboard.adapters.git.repository import Repository
 from callboard.adapters.git.settings import remotes_of
 from callboard.adapters.git.worktrees import worktrees_of
-from callboard.adapters.storage.file_locks import holding
+from callboard.adapters.storage.file_locks import hold_lock
 from callboard.adapters.system.archive import make_private
 from callboard.adapters.system.clock import SystemClock
 from callboard.core.checkpoints.address import RemoteAddress, check_base, parse_remote, without_credentials
@@ -127,7 +127,7 @@ async def place_session(
     try:
         clone = await anyio.to_thread.run_sync(_clone_places, row.id, remote)
         place = await anyio.to_thread.run_sync(place_id, clone)
-        async with holding(clone.data / "clone.lock", wait=True):
+        async with hold_lock(clone.data / "clone.lock", wait=True):
             restored = await SessionClone(store, row.id, clone, remote.url, base).bring_up(rows)
     except (ToolRefused, OSError) as error:
         raise WorkspaceUnusable(

@@ -136,7 +136,7 @@ class Access:
         self._tries.pop(client, None)
         return self._new_browser(name, self._clock() + _LIFE)
 
-    def named(self, user: str) -> Browser:
+    def browser_of_user(self, user: str) -> Browser:
         """Return the browser of a user whom a proxy has signed in."""
         while len(self._named) >= _BROWSERS and user not in self._named:
             del self._named[next(iter(self._named))]

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.events import lines_of, mail_line, result_block, text_of
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.team import team_rows
 from callboard.core.decoding import read_event
 from callboard.core.keys import journal
@@ -87,11 +87,11 @@ def agent_controls(session: str, agent: str, viewer: Viewer) -> Node:
     The lead ends with its session.
     """
     path = agent_path(session, agent)
-    return h.section(".controls", aria_label=f"Talk to {spelled(agent)}")[
+    return h.section(".controls", aria_label=f"Talk to {spell_out(agent)}")[
         form(
             viewer,
             f"{path}/say",
-            h.label[h.span[f"Message to {spelled(agent)}"], h.textarea(name="text", rows="2", required=True)],
+            h.label[h.span[f"Message to {spell_out(agent)}"], h.textarea(name="text", rows="2", required=True)],
             h.div(".buttons")[h.button(".primary", type="submit")["Send"]],
             label="Send a message",
         ),
@@ -165,7 +165,7 @@ class _Transcript:
 
 def _agent_page(life: _Life, part: _Transcript, viewer: Viewer, *, newest: bool) -> WebPage:
     row = life.row
-    title = spelled(row.name) + (f" ({spelled(row.agent_type)})" if row.agent_type not in ("", row.name) else "")
+    title = spell_out(row.name) + (f" ({spell_out(row.agent_type)})" if row.agent_type not in ("", row.name) else "")
     fragments = {
         "state": _state_section(life),
         _ENTRIES: _transcript_section(life.path, part),
@@ -187,7 +187,7 @@ def _links(life: _Life) -> Element:
 
 
 def _state_section(life: _Life) -> Element:
-    seen = life.handle.agents.seen()
+    seen = life.handle.agents.overview()
     row = next((row for row in team_rows(seen) if row.agent.row.name == life.row.name), None)
     if row is None:
         return h.section("#state")[h.p(".state.dim")["It has ended."], _links(life)]
@@ -195,15 +195,15 @@ def _state_section(life: _Life) -> Element:
     _, _, tokens, cost = row.cells
     return h.section("#state")[
         h.p[
-            h.span(class_=f"state {row.style}")[spelled(row.state)],
-            f" {spelled(row.does)}" if row.does else None,
+            h.span(class_=f"state {row.style}")[spell_out(row.state)],
+            f" {spell_out(row.does)}" if row.does else None,
             [" ", moment(agent.doing.since or agent.row.since, lasts=True)],
             [", ", moment(agent.doing.until, counts=True)] if agent.doing.until else None,
         ],
         h.p(".about")[
             ", ".join(
                 part
-                for part in (spelled(agent.model), f"{tokens} tokens", cost, f"{agent.summary.steps} steps")
+                for part in (spell_out(agent.model), f"{tokens} tokens", cost, f"{agent.summary.steps} steps")
                 if part
             )
         ],
@@ -251,7 +251,7 @@ def _content(event: Event, calls: Calls) -> Sequence[Node] | None:
         case ToolFinished():
             return ("call", _finished(event, calls.get(event.call)))
         case EnvelopeReceived() if not event.refused and event.envelope.type == "prompt":
-            return ("prompt", h.div(".about")[spelled(event.envelope.sender)], _text(event.envelope.content))
+            return ("prompt", h.div(".about")[spell_out(event.envelope.sender)], _text(event.envelope.content))
         case EnvelopeReceived() if not event.refused:
             block = mail_line(event.envelope)
             return None if block is None else ("mail", _collapsed(block, _text(event.envelope.content)))
@@ -285,11 +285,11 @@ def _collapsed(head: Block, inner: Node) -> Element:
 
 def _styled(lines: Iterable[Line]) -> Iterable[Node]:
     for line in lines:
-        yield h.div(class_=f"line {line.style}")[spelled(line.text)]
+        yield h.div(class_=f"line {line.style}")[spell_out(line.text)]
 
 
 def _text(text: str) -> Element:
-    return h.div(".text")[spelled(text[:_LARGEST])]
+    return h.div(".text")[spell_out(text[:_LARGEST])]
 
 
 def _fixed(text: str) -> Node:
@@ -322,7 +322,7 @@ class _AgentRoutes:
         life = await self._life(request)
         before = _number(request, "before")
         part = await _part_of(life, before)
-        await life.handle.agents.recalled(life.row)
+        await life.handle.agents.recall_state(life.row)
         await life.handle.agents.look_around()
         return self._services.page(request, _agent_page(life, part, viewer_of(request), newest=before is None))
 
@@ -397,7 +397,7 @@ def _part(number: int, part: LivePart) -> Element:
         case "thinking":
             return h.details[h.summary["Thinking …"], text]
         case "call":
-            return h.p(".about")[f"calls {spelled(part.text)}"]
+            return h.p(".about")[f"calls {spell_out(part.text)}"]
         case "input":
             return h.details[h.summary["Input …"], text]
         case "lost":
@@ -417,7 +417,7 @@ def _visible_text(text: str, before: int) -> Node:
     room = _LARGEST - before
     if room < 0:
         return ""
-    return spelled(text[:room]) + (_CUT if len(text) > room else "")
+    return spell_out(text[:room]) + (_CUT if len(text) > room else "")
 
 
 class _AgentFollower:
@@ -440,7 +440,7 @@ class _AgentFollower:
         """Follow the session and the reply, until cancelled."""
         life = self._life
         notify = self._changed.notify
-        async with self._feeds.following(life.handle.id, life.row.name, life.row.incarnation, notify=notify) as feed:
+        async with self._feeds.follow_agent(life.handle.id, life.row.name, life.row.incarnation, notify=notify) as feed:
             self._feed = feed
             await life.handle.agents.watch(self._news)
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from callboard.cli.views.context import edit_details, metrics_lines, undo_line
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.core.keys import agent_key, mailbox
 from callboard.core.reports.context import EditReport, WindowPart
 from callboard.core.reports.receipts import Receipt
@@ -45,8 +45,8 @@ def agent_screen_path(session: str, agent: str, screen: str) -> str:
 
 def _titled(kind: str, handle: SessionHandle, agent: str, screen: str) -> WebPage:
     """Return a page with its title and way back, without fragments."""
-    back = (path_of("sessions", handle.id, "agents", agent), spelled(agent))
-    return WebPage(f"{kind} of {spelled(agent)}", agent_screen_path(handle.id, agent, screen), {}, back=back)
+    back = (path_of("sessions", handle.id, "agents", agent), spell_out(agent))
+    return WebPage(f"{kind} of {spell_out(agent)}", agent_screen_path(handle.id, agent, screen), {}, back=back)
 
 
 # Context
@@ -65,7 +65,7 @@ def _window_section(context: Context) -> Element:
     share = f" ({window.used / window.window:.0%})" if window.window else ""
     rows = [
         (
-            spelled(f"results of {part.tool}" if part.tool else part.source),
+            spell_out(f"results of {part.tool}" if part.tool else part.source),
             f"{part.tokens:,}",
             f"{part.share:.1%}",
             _meter(part),
@@ -75,10 +75,10 @@ def _window_section(context: Context) -> Element:
     return h.section("#window")[
         facts(
             [
-                ("Model", spelled(window.model)),
+                ("Model", spell_out(window.model)),
                 ("In use", f"{window.used:,} of {window.window:,} tokens{share}"),
                 ("Messages", f"{window.messages:,}; they may take {window.budget:,} tokens"),
-                ("So far", [h.div[spelled(line)] for line in metrics_lines(context.metrics)]),
+                ("So far", [h.div[spell_out(line)] for line in metrics_lines(context.metrics)]),
             ]
         ),
         h.h2["What fills the window"],
@@ -104,12 +104,12 @@ def _edit_card(path: str, edit: EditReport, viewer: Viewer) -> Element:
     stands = edit.taken_back_by is None and not edit.refused
     state = "refused" if edit.refused else f"undone by {edit.taken_back_by}" if edit.taken_back_by is not None else ""
     return h.article(".card.file", id=f"edit-{edit.seq}", data_card=True, tabindex="-1")[
-        h.h2[spelled(edit.stage), " ", h.span(".about")[spelled(f"{edit.trigger} {state}".strip())]],
+        h.h2[spell_out(edit.stage), " ", h.span(".about")[spell_out(f"{edit.trigger} {state}".strip())]],
         h.p(".about")[
             clock(edit.at, viewer),
             f", as event {edit.seq}: {edit.tokens_before:,} → {edit.tokens_after:,} tokens, {edit.freed:,} freed",
         ],
-        h.ul(".bullets")[[h.li[spelled(line)] for line in edit_details(edit)]],
+        h.ul(".bullets")[[h.li[spell_out(line)] for line in edit_details(edit)]],
         form(
             viewer,
             f"{path}/undo",
@@ -140,15 +140,15 @@ async def _mail_page(handle: SessionHandle, agent: str, viewer: Viewer) -> WebPa
 
 def _mail_cells(receipt: Receipt, viewer: Viewer) -> Sequence[Node]:
     envelope = receipt.envelope
-    content = spelled(envelope.content[:_LONGEST])
+    content = spell_out(envelope.content[:_LONGEST])
     brief = shorten(first_line(content), _SAYS)
     return (
         clock(envelope.sent_at, viewer),
-        spelled(envelope.sender),
+        spell_out(envelope.sender),
         envelope.type.replace("_", " "),
         [
             h.span(class_=f"state {_STATES.get(receipt.state, '')}")[receipt.state],
-            h.div(".about")[spelled(receipt.why)],
+            h.div(".about")[spell_out(receipt.why)],
         ],
         clock(receipt.delivered_at, viewer),
         brief if brief == content else h.details[h.summary[brief], h.div(".text")[content]],

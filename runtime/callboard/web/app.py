@@ -29,7 +29,7 @@ from callboard.ports.notifier import Notifier
 from callboard.sessions.inspect.open_requests import OpenRequests
 from callboard.sessions.person_actions import record_refusal
 from callboard.sessions.places import Notice, find_places
-from callboard.sessions.running_page import announced
+from callboard.sessions.running_page import announce_page
 from callboard.sessions.stores import open_store, own_settings
 from callboard.types.errors import CallboardError, SettingsError
 from callboard.types.lazy_dataclass import dataclass
@@ -49,7 +49,7 @@ from callboard.web.new_session import new_session_routes
 from callboard.web.passwords import check_hash
 from callboard.web.peer import LOOPBACK_ONLY, Reach
 from callboard.web.policy import policy_routes
-from callboard.web.routes import Notices, PageServices, html_response, refused
+from callboard.web.routes import Notices, PageServices, html_response, refusal
 from callboard.web.schedules import schedule_routes
 from callboard.web.sessions import session_routes
 from callboard.web.waiting import PATH, waiting_routes
@@ -150,7 +150,7 @@ def _cookie_of(request: Request) -> str:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return refused(request, str(error), 409)
+    return refusal(request, str(error), 409)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
@@ -288,7 +288,7 @@ async def serving_page(
             # The first screen of a session needs it, and it takes 60 ms.
             group.start_soon(anyio.to_thread.run_sync, shape)
             serving = PageServer(options, bound, access)
-            with app.ending_streams(), announced(places.state, options.web.address or serving.base):
+            with app.ending_streams(), announce_page(places.state, options.web.address or serving.base):
                 yield serving
             group.cancel_scope.cancel()
     finally:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callboard.cli.views.events import shorten
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.worktrees import merged_words, size_words
 from callboard.core.keys import WORKTREES, count_words
 from callboard.ports.worktrees import DiffHunk, DiffLine, FileDiff, WorktreeDiff
@@ -60,9 +60,9 @@ def _list_page(lines: Sequence[WorktreeLine]) -> WebPage:
     heads = ("Worktree", "Agent", "Tasks", "Commits", "Uncommitted", "Size", "State")
     rows = [
         (
-            h.a(href=changes_path(line.name))[spelled(line.name)],
-            spelled(line.owner),
-            spelled(" ".join(line.tasks)),
+            h.a(href=changes_path(line.name))[spell_out(line.name)],
+            spell_out(line.owner),
+            spell_out(" ".join(line.tasks)),
             f"{line.ahead} ahead, {line.behind} behind",
             "unknown" if line.dirty < 0 else count_words(line.dirty, "file"),
             size_words(line.bytes),
@@ -93,26 +93,28 @@ def _tree_page(tree: _Tree, viewer: Viewer) -> WebPage:
         form(
             viewer,
             f"{tree.path}/merge",
-            field("Check", h.input(name="check", value=spelled(line.check)), "must succeed on the result; empty: none"),
+            field(
+                "Check", h.input(name="check", value=spell_out(line.check)), "must succeed on the result; empty: none"
+            ),
             h.div(".buttons")[h.button(".primary", type="submit")["Merge it into the workspace"]],
             label="Merge",
         ),
     ]
-    return WebPage(f"Changes of {spelled(line.name)}", tree.path, fragments, merge, back=(PATH, "Changes"))
+    return WebPage(f"Changes of {spell_out(line.name)}", tree.path, fragments, merge, back=(PATH, "Changes"))
 
 
 def _facts(tree: _Tree) -> Element:
     line = tree.line
-    agent = h.a(href=agent_path(line.session, line.owner))[spelled(line.owner)]
+    agent = h.a(href=agent_path(line.session, line.owner))[spell_out(line.owner)]
     return h.section("#facts")[
         facts(
             [
-                ("Agent", agent if line.session and line.owner != "person" else spelled(line.owner)),
-                ("Branch", h.code[spelled(line.branch)]),
+                ("Agent", agent if line.session and line.owner != "person" else spell_out(line.owner)),
+                ("Branch", h.code[spell_out(line.branch)]),
                 ("Commits", f"{line.ahead} ahead, {line.behind} behind the branch of the workspace"),
                 ("Uncommitted", "unknown" if line.dirty < 0 else count_words(line.dirty, "file")),
-                ("Tasks", spelled(" ".join(line.tasks))),
-                ("State", spelled(line.state)),
+                ("Tasks", spell_out(" ".join(line.tasks))),
+                ("State", spell_out(line.state)),
             ]
         )
     ]
@@ -122,7 +124,7 @@ def _file(tree: _Tree, file: FileDiff, viewer: Viewer) -> Element:
     signs = [line.sign for hunk in file.hunks for line in hunk.lines]
     count = f"+{signs.count('+'):,} −{signs.count('-'):,}"
     return h.article(".card.file", data_card=True, tabindex="-1")[
-        h.h2[h.code[spelled(file.path)], " ", h.span(".about")[f"{file.state} {count}"]],
+        h.h2[h.code[spell_out(file.path)], " ", h.span(".about")[f"{file.state} {count}"]],
         h.p(".about")["It is not shown as text."] if file.binary else None,
         [_hunk(tree, file, hunk, viewer) for hunk in file.hunks],
         h.p(".about")["The rest of the file is not shown."] if file.cut else None,
@@ -134,9 +136,9 @@ def _hunk(tree: _Tree, file: FileDiff, hunk: DiffHunk, viewer: Viewer) -> Node:
     rows: list[Node] = []
     for line in hunk.lines:
         number = h.span(".number")[f"{line.number:>{width}} {line.sign} "]
-        rows += [h.span(class_=f"line {_STYLES[line.sign]}")[number, spelled(line.text)], "\n"]
+        rows += [h.span(class_=f"line {_STYLES[line.sign]}")[number, spell_out(line.text)], "\n"]
     return [
-        h.p(".about")[spelled(hunk.title)] if hunk.title.strip() else None,
+        h.p(".about")[spell_out(hunk.title)] if hunk.title.strip() else None,
         h.pre(tabindex="0")[rows],
         _comment_form(tree, file, hunk, viewer) if tree.reader else None,
     ]
@@ -145,22 +147,22 @@ def _hunk(tree: _Tree, file: FileDiff, hunk: DiffHunk, viewer: Viewer) -> Node:
 def _comment_form(tree: _Tree, file: FileDiff, hunk: DiffHunk, viewer: Viewer) -> Element:
     options = [h.option(value=value)[value] for value in map(quoted_line, hunk.lines)]
     return h.details(".comment")[
-        h.summary[f"Comment for {spelled(tree.reader)} …"],
+        h.summary[f"Comment for {spell_out(tree.reader)} …"],
         form(
             viewer,
             f"{tree.path}/comment",
-            h.input(type="hidden", name="file", value=spelled(file.path)),
+            h.input(type="hidden", name="file", value=spell_out(file.path)),
             field("Line", h.select(name="line")[options]),
             field("Comment", h.textarea(name="text", rows="2", required=True)),
             h.div(".buttons")[h.button(".primary", type="submit")["Send"]],
-            label=f"Comment on {spelled(file.path)}, line {hunk.lines[0].number}",
+            label=f"Comment on {spell_out(file.path)}, line {hunk.lines[0].number}",
         ),
     ]
 
 
 def quoted_line(line: DiffLine) -> str:
     """Return a line as a comment quotes it: `12 + text`."""
-    return f"{line.number} {line.sign} {spelled(shorten(line.text, _QUOTE))}"
+    return f"{line.number} {line.sign} {spell_out(shorten(line.text, _QUOTE))}"
 
 
 def comment_text(file: str, line: str, text: str) -> str:

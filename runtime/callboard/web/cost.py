@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
 from callboard.cli.views.cost import HEADS, budget_lines, cost_notes, spent_cells, spent_words
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.core.keys import rows_prefix
 from callboard.core.reports.spending import AgentSpending, CallTotals, Spending, by_day
 from callboard.engine.budgets.spending import SpendingReader
@@ -64,7 +64,7 @@ def _workspace_page(sessions: Sequence[_SessionCost], older: int, viewer: Viewer
     rows = [(_session_name(each), each.spending.total) for each in sessions]
     fragments = {
         "days": _days(by_day([each.spending for each in sessions], viewer.local)),
-        "models": _section("models", "By model", "Model", [(spelled(name), models[name]) for name in models]),
+        "models": _section("models", "By model", "Model", [(spell_out(name), models[name]) for name in models]),
         "sessions": _section("sessions", "By session", "Session", rows, note=_older(older)),
     }
     return WebPage("Cost", PATH, fragments)
@@ -84,11 +84,11 @@ def _session_page(handle: SessionHandle, spending: Spending, budgets: Sequence[L
     agents = [each for root in spending.agents for each in root.flat()]
     fragments = {
         "total": h.section("#total")[
-            [h.p(class_=f"about {line.style}")[spelled(_sentence(line.text))] for line in (*budgets, *notes)]
+            [h.p(class_=f"about {line.style}")[spell_out(_sentence(line.text))] for line in (*budgets, *notes)]
         ],
         "days": _days(spending.days(viewer.local)),
         "models": _section(
-            "models", "By model", "Model", [(spelled(name), spent) for name, spent in spending.models.items()]
+            "models", "By model", "Model", [(spell_out(name), spent) for name, spent in spending.models.items()]
         ),
         "agents": _section(
             "agents",
@@ -113,7 +113,7 @@ def _sentence(text: str) -> str:
 def _agent_rows(session: str, agents: Iterable[tuple[int, AgentSpending]]) -> Iterator[tuple[Node, CallTotals]]:
     for depth, agent in agents:
         lives = f" ({agent.lives} lives)" if agent.lives > 1 else ""
-        link = h.a(href=agent_path(session, agent.name))[spelled(agent.name)]
+        link = h.a(href=agent_path(session, agent.name))[spell_out(agent.name)]
         yield h.span(class_=f"tree level-{min(depth, 6)}")[link, lives], agent.own
 
 
@@ -122,7 +122,7 @@ def _schedules(spending: Spending) -> Element:
         [
             h.h2["By schedule"],
             h.p(".about")["Part of the cost of the agents that ran them."],
-            [h.p[h.b[spelled(each.id)], f": {spent_words(each)}"] for each in spending.schedules],
+            [h.p[h.b[spell_out(each.id)], f": {spent_words(each)}"] for each in spending.schedules],
         ]
         if spending.schedules
         else None

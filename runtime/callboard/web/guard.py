@@ -201,7 +201,7 @@ class Guard:
     def _browser_of(self, request: Request, peer: Peer) -> Browser | None:
         """Return the signed-in browser of a request; None if it has to sign in. A user of the proxy need not."""
         if peer.user is not None:
-            return self._access.named(peer.user) if peer.user else None
+            return self._access.browser_of_user(peer.user) if peer.user else None
         return self._access.browser_of(cookie_in(request.headers, server_of(request.scope)[1]))
 
 

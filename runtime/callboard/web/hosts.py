@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.core.keys import drain_key, host_key, queue_key
 from callboard.sessions.fleet import drain_in
 from callboard.sessions.inspect.hosts import ListedHost, StoreHosts, read_hosts
@@ -44,14 +44,14 @@ def _hosts_page(seen: StoreHosts, viewer: Viewer) -> WebPage:
 def _host_cells(host: ListedHost, texts: Sequence[str], viewer: Viewer) -> Sequence[Node]:
     state, load, version = texts
     labels = " ".join(f"{name}={value}" for name, value in host.labels.items())
-    sessions = [h.div[h.a(href=path_of("sessions", name))[spelled(name[:8])]] for name in host.sessions]
+    sessions = [h.div[h.a(href=path_of("sessions", name))[spell_out(name[:8])]] for name in host.sessions]
     return (
-        spelled(host.name),
-        h.span(class_=f"state {_STYLES.get(host.state, 'bad')}")[spelled(state)],
-        [spelled(load), sessions],
+        spell_out(host.name),
+        h.span(class_=f"state {_STYLES.get(host.state, 'bad')}")[spell_out(state)],
+        [spell_out(load), sessions],
         moment(host.since),
-        spelled(version),
-        spelled(labels),
+        spell_out(version),
+        spell_out(labels),
         _drain(host, viewer),
     )
 
@@ -60,7 +60,7 @@ def _drain(host: ListedHost, viewer: Viewer) -> Node:
     if host.state not in ("serving", "draining"):
         return ""
     undo = host.state == "draining"
-    fields = [h.input(type="hidden", name="host", value=spelled(host.name))]
+    fields = [h.input(type="hidden", name="host", value=spell_out(host.name))]
     if undo:
         fields.append(h.input(type="hidden", name="undo", value="1"))
     text = "Take sessions again" if undo else "Hand its sessions over"
@@ -70,7 +70,7 @@ def _drain(host: ListedHost, viewer: Viewer) -> Node:
 def _waiting_section(seen: StoreHosts) -> Element:
     _, cells = WAITING_SESSIONS.cells(seen.waiting, ("SESSION", "WHY"))
     rows = [
-        (h.a(href=path_of("sessions", row.session))[spelled(row.session[:8])], moment(row.since), spelled(why))
+        (h.a(href=path_of("sessions", row.session))[spell_out(row.session[:8])], moment(row.since), spell_out(why))
         for row, (_, why) in zip(seen.waiting, cells, strict=True)
     ]
     return h.section("#waiting-sessions")[

@@ -16,7 +16,7 @@ from htpy import Element, Node
 
 from callboard.cli.terminal.terminal import Line
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.types.lazy_dataclass import dataclass
 from callboard.web.guard import CODE, EVENTS, FORM_TOKEN
 
@@ -93,7 +93,7 @@ def document(screen: WebPage, workspace: str, viewer: Viewer, notice: str = "") 
             h.a(".skip", href="#main")["Skip to content"],
             h.header[
                 h.a(".brand", href="/waiting")["Callboard"],
-                h.span(".workspace", title="Workspace")[spelled(workspace)],
+                h.span(".workspace", title="Workspace")[spell_out(workspace)],
                 h.nav(aria_label="Screens")[
                     [
                         h.a(href=path, aria_current="page" if f"{screen.path}/".startswith(f"{path}/") else None)[name]
@@ -150,10 +150,10 @@ def sign_in_document(*, users: bool = False) -> Element:
 def bare_document(title: str, *content: Node) -> Element:
     """Return a page without navigation, for a browser that has not signed in."""
     return h.html(lang="en")[
-        _head(f"{spelled(title)} · Callboard"),
+        _head(f"{spell_out(title)} · Callboard"),
         h.body[
             h.header[h.span(".brand")["Callboard"]],
-            h.main("#main.sign-in")[h.h1[spelled(title)], *content],
+            h.main("#main.sign-in")[h.h1[spell_out(title)], *content],
             _scripts(),
         ],
     ]
@@ -192,7 +192,7 @@ def _scripts() -> Node:
 
 def notice_line(text: str) -> Element:
     """Return the result of a change, as the page shows it."""
-    return h.p[spelled(text)]
+    return h.p[spell_out(text)]
 
 
 def partial(target: str, html: str, *, swap: str = "outerMorph") -> str:
@@ -204,8 +204,8 @@ def shown_lines(lines: Iterable[Line], *, names: bool = True) -> Element:
     """Return lines as a block of fixed-width text, each with its style. `names`: with the agents before them."""
     rows: list[Node] = []
     for line in lines:
-        name = [h.b[spelled(line.name)], ": "] if names and line.name else None
-        rows += [h.span(class_=f"line {line.style}")[name, spelled(line.text)], "\n"]
+        name = [h.b[spell_out(line.name)], ": "] if names and line.name else None
+        rows += [h.span(class_=f"line {line.style}")[name, spell_out(line.text)], "\n"]
     return h.pre(tabindex="0")[rows]
 
 
@@ -294,7 +294,7 @@ def chosen(name: str, options: Iterable[tuple[str, str]], value: str) -> Element
 
 def brief(text: str, longest: int = 70) -> str:
     """Return the first line of a text, of at most `longest` characters, with hidden characters spelled out."""
-    return spelled(shorten(first_line(text), longest))
+    return spell_out(shorten(first_line(text), longest))
 
 
 def session_title(session: str, prompt: str) -> str:

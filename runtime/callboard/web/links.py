@@ -14,7 +14,7 @@ from starlette.requests import Request as WebRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.question import frame_of
 from callboard.cli.views.revisions import revision_lines
 from callboard.sessions.answer_links import LinkedRequest, find_link
@@ -46,7 +46,7 @@ def open_document() -> Element:
 
 
 def _said_document(title: str, text: str) -> Element:
-    return bare_document(title, h.p[spelled(text)], h.p["You can close this page."])
+    return bare_document(title, h.p[spell_out(text)], h.p["You can close this page."])
 
 
 def request_document(linked: LinkedRequest, handle: SessionHandle, secret: str, *, needs_code: bool) -> Element:
@@ -65,7 +65,7 @@ def request_document(linked: LinkedRequest, handle: SessionHandle, secret: str, 
         h.p(".about")[h.span(".kind")[request.kind], " ", h.code[request.id], ", asked ", moment(request.created_at)],
         h.p(".about")["The link is valid until ", moment(linked.link.expires_at), ", for one answer."],
         shown_lines(frame.body) if frame.body else None,
-        [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in frame.about if line.text.strip()],
+        [h.p(class_=f"about {line.style}")[spell_out(line.text)] for line in frame.about if line.text.strip()],
         h.form(method="post", action=LINK_ANSWER, autocomplete="off", aria_label="Answer")[
             h.label[
                 h.span["Your answer" if question else "Message to the agent, or the reason to reject"],
@@ -91,7 +91,7 @@ def _code(*, needs_code: bool) -> Node:
 
 
 def _button(answer: str, text: str, *, danger: bool = False) -> Element:
-    return h.button(type="submit", name=CHOICE, value=answer, class_="danger" if danger else "primary")[spelled(text)]
+    return h.button(type="submit", name=CHOICE, value=answer, class_="danger" if danger else "primary")[spell_out(text)]
 
 
 class _LinkRoutes:

@@ -77,7 +77,7 @@ class LiveFeeds:
             await anyio.sleep_forever()
 
     @asynccontextmanager
-    async def following(
+    async def follow_agent(
         self, session: str, agent: str, life: int, *, notify: Callable[[], None]
     ) -> AsyncGenerator[LiveFeed]:
         """Follow an agent while the block runs. `notify` is called after each piece."""

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from callboard.adapters.processes.programs import run_program
 from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.views.events import shorten
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.sessions.inspect.hosts import StoreHosts, read_hosts
 from callboard.sessions.inspect.policy import in_force
 from callboard.types.errors import UsageError
@@ -63,7 +63,7 @@ _ATTACHMENTS_HINT = f"text or images, kept in {ATTACHMENTS}/ of the workspace (o
 def _new_page(types: Sequence[str], seen: StoreHosts, workspace: Path, viewer: Viewer) -> WebPage:
     nobody = "No callboard serve runs: the session waits until one does, on any machine of the store."
     about = h.section("#about")[
-        h.p(".about")["Workspace ", h.code[spelled(str(workspace))], ". A serving host runs the session."],
+        h.p(".about")["Workspace ", h.code[spell_out(str(workspace))], ". A serving host runs the session."],
         None if seen.serving else h.p(".about.warn")[nobody, " ", h.a(href=HOSTS)["Hosts"]],
     ]
     return WebPage(
@@ -224,7 +224,7 @@ class _NewSessionRoutes:
         if not request.headers.get("hx-request"):
             return RedirectResponse(path, 303)
         waits = f" It waits for a host: {started['waits']}." if started["waits"] else ""
-        return html_response(h.p["Started: ", h.a(href=path)["show the session"], f".{spelled(waits)}"])
+        return html_response(h.p["Started: ", h.a(href=path)["show the session"], f".{spell_out(waits)}"])
 
 
 async def _run(workspace: Path, arguments: Sequence[str], prompt: str) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.policy import answer_words, call_block, lint_block, revoked_words, tried_block
 from callboard.core.keys import rows_prefix
 from callboard.core.permissions.call_input import MODES
@@ -32,10 +32,10 @@ from callboard.sessions.inspect.policy import (
     EffectiveSettings,
     ExplainedCall,
     WorkspaceJudge,
-    explained,
+    explain_question,
     in_force,
     lint,
-    tried,
+    try_examples,
     written_rules,
 )
 from callboard.sessions.inspect.resources import RULES, RuleStatus
@@ -99,10 +99,10 @@ def _read(services: PageServices, question: CallQuestion) -> _InForce:
     refused = ""
     if question.text:
         try:
-            answer = explained(force, question)
+            answer = explain_question(force, question)
         except UsageError as wrong:
             refused = str(wrong)
-    return _InForce(force, written_rules(force), lint(every, judge), list(tried(every, judge)), answer, refused)
+    return _InForce(force, written_rules(force), lint(every, judge), list(try_examples(every, judge)), answer, refused)
 
 
 def _policy_page(in_use: _InForce, question: CallQuestion) -> WebPage:
@@ -115,7 +115,7 @@ def _policy_page(in_use: _InForce, question: CallQuestion) -> WebPage:
 
 
 def _explain_section(in_use: _InForce, question: CallQuestion) -> Element:
-    types = [(name, spelled(name)) for name in in_use.settings.agents]
+    types = [(name, spell_out(name)) for name in in_use.settings.agents]
     modes = [("", "that of the agent type"), *((mode, mode) for mode in MODES)]
     return h.section("#explain")[
         h.h2["How would a call be decided?"],
@@ -123,17 +123,17 @@ def _explain_section(in_use: _InForce, question: CallQuestion) -> Element:
         h.form(method="get", action=PATH, aria_label="Explain a call")[
             field(
                 "Call",
-                h.input(name="call", value=spelled(question.text), required=True),
+                h.input(name="call", value=spell_out(question.text), required=True),
                 "a shell command; for another tool its input as JSON, or a path",
             ),
             h.div(".row")[
-                field("Tool", h.input(name="tool", value=spelled(question.tool), size="14")),
+                field("Tool", h.input(name="tool", value=spell_out(question.tool), size="14")),
                 field("Agent type", chosen("agent_type", types, question.agent_type)),
                 field("Mode", chosen("mode", modes, question.mode)),
             ],
             h.div(".buttons")[h.button(".primary", type="submit")["Explain"]],
         ],
-        h.p(".about.bad")[spelled(in_use.refused)] if in_use.refused else None,
+        h.p(".about.bad")[spell_out(in_use.refused)] if in_use.refused else None,
         shown_lines(_answer_lines(in_use, question, in_use.answer)) if in_use.answer is not None else None,
     ]
 
@@ -148,9 +148,9 @@ def _rules_section(in_use: _InForce) -> Element:
     rows = [
         (
             h.span(class_=f"state {_STYLES[rule.kind]}")[rule.kind],
-            h.code[spelled(rule.text)],
-            spelled(rule.scope) or "every agent",
-            spelled(rule.place),
+            h.code[spell_out(rule.text)],
+            spell_out(rule.scope) or "every agent",
+            spell_out(rule.place),
         )
         for rule in in_use.rules
     ]
@@ -158,7 +158,7 @@ def _rules_section(in_use: _InForce) -> Element:
     return h.section("#rules")[
         h.h2["Rules of the settings"],
         h.p(".about")[f"Mode {mode}. Deny rules win over ask rules, and these over allow rules."],
-        h.p(".about.warn")[spelled(force.inert)] if force.inert else None,
+        h.p(".about.warn")[spell_out(force.inert)] if force.inert else None,
         table(("Kind", "Rule", "For", "From"), rows, nothing="The settings have no permission rules."),
     ]
 
@@ -217,7 +217,7 @@ def _decisions_page(handle: SessionHandle, decisions: Sequence[Decision], choice
 
 
 def _filter_form(path: str, choice: _Filter, names: Sequence[str]) -> Element:
-    options = [("", "every agent"), *((name, spelled(name)) for name in names)]
+    options = [("", "every agent"), *((name, spell_out(name)) for name in names)]
     return h.form(".row", method="get", action=path, aria_label="Choose decisions")[
         field("Agent", chosen("agent", options, choice.agent)),
         h.label(".check")[
@@ -240,14 +240,14 @@ def _pages(path: str, choice: _Filter, count: int) -> Node:
 
 
 def _decision_cells(session: str, decision: Decision, viewer: Viewer) -> Sequence[Node]:
-    agent = h.a(href=agent_path(session, decision.agent))[spelled(decision.agent)] if decision.agent else ""
+    agent = h.a(href=agent_path(session, decision.agent))[spell_out(decision.agent)] if decision.agent else ""
     reason = decision.why or meaning_of(decision.by)
     return (
         clock(decision.at, viewer),
         agent,
-        [h.b[spelled(decision.tool)], " ", h.code[brief(decision.about, _CALL)]],
+        [h.b[spell_out(decision.tool)], " ", h.code[brief(decision.about, _CALL)]],
         h.span(class_=f"state {_STYLES[decision.verdict]}")[decision.verdict],
-        [spelled(decision.by), h.div(".about")[brief(reason, _CALL)] if reason else None],
+        [spell_out(decision.by), h.div(".about")[brief(reason, _CALL)] if reason else None],
         answer_words(decision).replace("_", " "),
     )
 
@@ -263,7 +263,7 @@ def _session_rules(path: str, rules: Sequence[SessionRule], viewer: Viewer) -> E
             table(
                 ("Rule", "For", "Until", ""),
                 [
-                    (h.code[spelled(rule)], spelled(whose), spelled(until), _revoke(path, row, viewer))
+                    (h.code[spell_out(rule)], spell_out(whose), spell_out(until), _revoke(path, row, viewer))
                     for row, (rule, whose, until) in zip(rules, cells, strict=True)
                 ],
                 nothing="",

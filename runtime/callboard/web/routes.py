@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.core.scheduling.cron import CronInvalid, zone_named
 from callboard.ports.notifier import Notifier
 from callboard.ports.store import Store
@@ -126,11 +126,11 @@ def html_response(element: Element | Fragment, status: int = 200) -> Response:
     return HTMLResponse(str(element), status)
 
 
-def refused(request: Request, text: str, status: int) -> Response:
+def refusal(request: Request, text: str, status: int) -> Response:
     """Return the response to a request that cannot be carried out, with the reason."""
     if request.headers.get("hx-request"):
-        return html_response(h.p(".bad")[spelled(text)], status)
-    return html_response(notice_document(spelled(text)), status)
+        return html_response(h.p(".bad")[spell_out(text)], status)
+    return html_response(notice_document(spell_out(text)), status)
 
 
 class EventStream:
@@ -156,10 +156,10 @@ class EventStream:
                 if self._follow is not None:
                     group.start_soon(self._follow)
                 async for message in self._messages():
-                    await send({"type": "http.response.body", "body": encoded(message), "more_body": True})
+                    await send({"type": "http.response.body", "body": encode_event(message), "more_body": True})
                 group.cancel_scope.cancel()
         except* CallboardError as failed:  # such as a journal that a newer version wrote
-            last = encoded(StreamMessage(partial(REPLY, str(_reason(failed)), swap="innerHTML")))
+            last = encode_event(StreamMessage(partial(REPLY, str(_reason(failed)), swap="innerHTML")))
         with anyio.CancelScope(shield=True):
             await send({"type": "http.response.body", "body": last})
 
@@ -171,10 +171,10 @@ class EventStream:
 
 def _reason(failed: BaseExceptionGroup[CallboardError]) -> Element:
     """Return why a stream has ended, in a line."""
-    return h.p(".bad")[f"This page is not updated any more: {spelled(str(heart_of(failed)))}"]
+    return h.p(".bad")[f"This page is not updated any more: {spell_out(str(heart_of(failed)))}"]
 
 
-def encoded(message: StreamMessage) -> bytes:
+def encode_event(message: StreamMessage) -> bytes:
     """Return a message as one event; an empty one as a comment. No text can end the event or begin another one."""
     if not message.html:
         return b": still here\n\n"

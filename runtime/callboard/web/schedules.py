@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from callboard.cli.views.cost import spent_words
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.schedules import NOBODY, firing_description, outcome_words, rule_lines, sent_words, took_words
 from callboard.core.keys import fires_prefix, schedule_key, short_id
 from callboard.core.scheduling import budget_words
@@ -85,7 +85,7 @@ def schedule_path(session: str, schedule: str) -> str:
 
 
 def _name(schedule: Schedule) -> str:
-    return spelled(schedule.name or schedule.id)
+    return spell_out(schedule.name or schedule.id)
 
 
 # All schedules
@@ -109,7 +109,7 @@ def _table(listed: _Listed, viewer: Viewer) -> Element:
     heads = ("Schedule", "When", "State", "Next", "Last", "Prompt")
     nobody = any(_waits(row) for row in listed.rows)
     return h.section("#schedules")[
-        [h.p(".about.warn")[spelled(fault)] for fault in listed.faults],
+        [h.p(".about.warn")[spell_out(fault)] for fault in listed.faults],
         h.p(".about.warn")["No running process would fire them: start callboard serve."] if nobody else None,
         table(heads, [_cells(row, viewer) for row in listed.rows], nothing=_nothing()),
     ]
@@ -127,7 +127,7 @@ def _cells(row: ScheduleStatus, viewer: Viewer) -> Sequence[Node]:
     schedule = row.schedule
     return (
         h.a(href=schedule_path(row.session, schedule.id))[_name(schedule)],
-        spelled(firing_description(schedule)),
+        spell_out(firing_description(schedule)),
         _state(schedule),
         _next_of(row, viewer),
         clock(last_fired(schedule), viewer),
@@ -137,7 +137,7 @@ def _cells(row: ScheduleStatus, viewer: Viewer) -> Sequence[Node]:
 
 def _state(schedule: Schedule) -> Element:
     style = {"active": "good", "paused": "warn"}.get(schedule.state, "dim")
-    return h.span(class_=f"state {style}")[spelled(schedule_state(schedule))]
+    return h.span(class_=f"state {style}")[spell_out(schedule_state(schedule))]
 
 
 def _next_of(row: ScheduleStatus, viewer: Viewer) -> Node:
@@ -198,12 +198,12 @@ def _history(fires: Sequence[Fire], viewer: Viewer, names: Mapping[str, str] | N
     rows = [
         (
             clock(fire.nominal, viewer),
-            *((names.get(fire.schedule) or spelled(fire.schedule),) if names is not None else ()),
+            *((names.get(fire.schedule) or spell_out(fire.schedule),) if names is not None else ()),
             h.span(class_=f"state {_GOOD.get(fire.outcome, '')}")[outcome_words(fire).replace("_", " ")],
             took_words(seconds_of(fire)),
             f"${fire.cost_usd:.4f}" if fire.tokens or fire.cost_usd else "",
-            h.a(href=agent_path(fire.session, fire.agent))[spelled(fire.agent)] if fire.agent else "",
-            spelled(fire.why),
+            h.a(href=agent_path(fire.session, fire.agent))[spell_out(fire.agent)] if fire.agent else "",
+            spell_out(fire.why),
         )
         for fire in fires
     ]
@@ -239,17 +239,17 @@ def _facts(shown: _Shown, viewer: Viewer) -> Element:
     return h.section("#schedule")[
         facts(
             [
-                ("When", spelled(firing_description(schedule))),
+                ("When", spell_out(firing_description(schedule))),
                 ("State", _state(schedule)),
-                ("Prompt", h.div(".text")[spelled(schedule.prompt)]),
+                ("Prompt", h.div(".text")[spell_out(schedule.prompt)]),
                 ("Next", _next_times(row, viewer)),
                 ("Last", clock(last_fired(schedule), viewer)),
-                ("Fired by", spelled(row.fired_by) or _nobody(row)),
-                ("Session", h.a(href=path_of("sessions", row.session))[spelled(row.session[:8])]),
-                ("File", h.code[spelled(schedule.source)] if schedule.source else None),
-                *((name[:1].upper() + name[1:], spelled(text)) for name, _, text in rules),
+                ("Fired by", spell_out(row.fired_by) or _nobody(row)),
+                ("Session", h.a(href=path_of("sessions", row.session))[spell_out(row.session[:8])]),
+                ("File", h.code[spell_out(schedule.source)] if schedule.source else None),
+                *((name[:1].upper() + name[1:], spell_out(text)) for name, _, text in rules),
                 ("May spend", f"{whole} in all, {each} for each run"),
-                ("Has spent", spelled(shown.spent)),
+                ("Has spent", spell_out(shown.spent)),
             ]
         )
     ]
@@ -385,8 +385,8 @@ def _control(name: str, text: str) -> Node:
     if name in _CHOICES:
         return chosen(name, _CHOICES[name], text)
     if name == "prompt":
-        return h.textarea(name=name, rows="3", required=True)[spelled(text)]
-    return h.input(name=name, value=spelled(text))
+        return h.textarea(name=name, rows="3", required=True)[spell_out(text)]
+    return h.input(name=name, value=spell_out(text))
 
 
 def changed_fields(schedule: Schedule, posted: Mapping[str, str]) -> dict[str, object]:
@@ -394,7 +394,7 @@ def changed_fields(schedule: Schedule, posted: Mapping[str, str]) -> dict[str, o
     return {
         name: posted[name].replace("\r\n", "\n").strip() or "none"
         for name, text in fields_of(schedule).items()
-        if name in posted and posted[name].replace("\r\n", "\n").strip() != spelled(text).strip()
+        if name in posted and posted[name].replace("\r\n", "\n").strip() != spell_out(text).strip()
     }
 
 
@@ -460,14 +460,14 @@ class _ScheduleRoutes:
             if not posted.get(name, "").strip():
                 raise UsageError(f"{_LABELS[name][0]}: fill it in")
         with _labelled_faults():
-            made = every.current.drafted(changed_fields(_BLANK, posted))
+            made = every.current.draft(changed_fields(_BLANK, posted))
         await every.current.add(made)
         path = schedule_path(every.current.session, made.id)
         if not request.headers.get("hx-request"):
             return RedirectResponse(path, 303)
         nobody = "" if await every.fires_here(every.current) else f" {NOBODY}"
         return html_response(
-            h.p["Added: ", h.a(href=path)[_name(made)], spelled(f", {firing_description(made)}.{nobody}")]
+            h.p["Added: ", h.a(href=path)[_name(made)], spell_out(f", {firing_description(made)}.{nobody}")]
         )
 
     def _title(self, session: str) -> str:
@@ -498,7 +498,7 @@ class _ScheduleRoutes:
         fired_by = await every.fires_here(inspector)
         row = ScheduleStatus(schedule, inspector.session, time.time(), fired_by)
         fires = await inspector.history(schedule.id)
-        spent = spent_words(await inspector.spent(schedule.id)) if fires else "nothing"
+        spent = spent_words(await inspector.spent_on(schedule.id)) if fires else "nothing"
         return _schedule_page(_Shown(row, fires, spent), viewer_of(request))
 
 

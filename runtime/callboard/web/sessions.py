@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.terminal import Line
 from callboard.cli.views.cost import budget_lines
-from callboard.cli.views.permission import spelled
+from callboard.cli.views.permission import spell_out
 from callboard.cli.views.tasks import tasks_table
 from callboard.cli.views.team import TeamRow, summary_texts, team_rows
 from callboard.core.keys import host_lease
@@ -81,7 +81,7 @@ def _listed(rows: Sequence[ListedSession], hosted: set[str], waiting: dict[str, 
             moment(row.created_at),
             _state(row, dict(zip(heads, texts, strict=True))["STATE"], hosted),
             str(waiting.get(row.id, "")),
-            spelled(dict(zip(heads, texts, strict=True))["MODEL"]),
+            spell_out(dict(zip(heads, texts, strict=True))["MODEL"]),
         )
         for row, texts in zip(rows, cells, strict=True)
     ]
@@ -98,7 +98,7 @@ def _link(row: ListedSession) -> Node:
 
 def _state(row: ListedSession, state: str, hosted: set[str]) -> Node:
     if row.trouble:
-        return [h.span(".state.bad")[state], h.div(".about")[spelled(row.trouble)]]
+        return [h.span(".state.bad")[state], h.div(".about")[spell_out(row.trouble)]]
     if row.ended_at is not None:
         return h.span(".state.dim")[state]
     if row.id in hosted:
@@ -137,7 +137,7 @@ def _talk_section(handle: SessionHandle, seen: TeamOverview, viewer: Viewer) -> 
     if seen.host is None and handle.row.ended_at is not None:
         return h.section("#talk")
     action = f"{path_of('sessions', handle.id)}/act"
-    agents = field("Agent", chosen("agent", [(name, spelled(name)) for name in names], "lead"))
+    agents = field("Agent", chosen("agent", [(name, spell_out(name)) for name in names], "lead"))
     text = field("Reason", h.input(name="text"), "(optional)")
     return h.section("#talk", aria_label="Talk to an agent")[
         form(
@@ -192,15 +192,15 @@ def waits_section(session: str, graph: Mapping[str, Sequence[WaitEdge]], stuck: 
     edges = [edge for each in graph.values() for edge in each]
     return h.section("#waits")[
         h.h2["Who waits for whom"],
-        [h.p(".about.bad")[spelled(each.text())] for each in stuck],
+        [h.p(".about.bad")[spell_out(each.text())] for each in stuck],
         _drawing(edges, {name for each in stuck for name in each.names}),
         h.ul(".bullets")[
             [
                 h.li[
-                    h.a(href=agent_path(session, edge.who))[spelled(edge.who)],
+                    h.a(href=agent_path(session, edge.who))[spell_out(edge.who)],
                     " waits for ",
-                    h.b[spelled(" and ".join(" or ".join(sorted(need)) for need in edge.needs))],
-                    f": {spelled(edge.why)}",
+                    h.b[spell_out(" and ".join(" or ".join(sorted(need)) for need in edge.needs))],
+                    f": {spell_out(edge.why)}",
                 ]
                 for edge in edges
             ]
@@ -278,9 +278,9 @@ def _state_section(seen: TeamOverview, budgets: Sequence[Line]) -> Element:
             h.a(href=CHANGES)["Changes"],
             h.a(href=SCHEDULES)["Schedules"],
         ],
-        [h.p(".about")[spelled(text)] for text in texts[1:]],
-        [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in budgets],
-        [h.p(".about.bad")[spelled(text)] for text in seen.troubles],
+        [h.p(".about")[spell_out(text)] for text in texts[1:]],
+        [h.p(class_=f"about {line.style}")[spell_out(line.text)] for line in budgets],
+        [h.p(".about.bad")[spell_out(text)] for text in seen.troubles],
     ]
 
 
@@ -290,7 +290,7 @@ def _host(seen: TeamOverview) -> Element:
         text = h.span(".state.warn")["No process hosts it: this is its last state."]
     else:
         text = h.span(".state.good")[f"Hosted by process {seen.host}."]
-    return h.p[text, " ", h.code[spelled(seen.session)]]
+    return h.p[text, " ", h.code[spell_out(seen.session)]]
 
 
 def _team_section(session: str, seen: TeamOverview) -> Element:
@@ -313,16 +313,16 @@ def _agent_cells(session: str, row: TeamRow) -> Sequence[Node]:
     role = brief(agent.row.role)
     return (
         h.span(class_=f"tree level-{min(row.depth, 6)}")[
-            h.a(href=agent_path(session, agent.row.name))[spelled(name)],
-            h.span(".about")[f" {spelled(agent.row.agent_type)}" if agent.row.agent_type != agent.row.name else ""],
+            h.a(href=agent_path(session, agent.row.name))[spell_out(name)],
+            h.span(".about")[f" {spell_out(agent.row.agent_type)}" if agent.row.agent_type != agent.row.name else ""],
             h.div(".about")[role] if role else None,
         ],
-        h.span(class_=f"state {row.style}")[spelled(row.state)],
-        spelled(row.does),
+        h.span(class_=f"state {row.style}")[spell_out(row.state)],
+        spell_out(row.does),
         moment(agent.doing.since or agent.row.since),
         moment(agent.doing.until, counts=True),
         *row.cells[2:],
-        spelled(agent.model),
+        spell_out(agent.model),
     )
 
 
@@ -364,14 +364,14 @@ def _tasks(rows: Sequence[BoardTask]) -> Iterator[Node]:
         ]
         shown = [(title, text) for title, text in more if text]
         yield h.article(".task", id=f"task-{task.id}")[
-            h.div[spelled(task.subject)],
-            h.div(".about")[h.code[task.id], f" {spelled(parts['OWNER'])}" if parts["OWNER"] else None],
+            h.div[spell_out(task.subject)],
+            h.div(".about")[h.code[task.id], f" {spell_out(parts['OWNER'])}" if parts["OWNER"] else None],
             _blockers(row),
             h.div(".about")["Check ", h.code[brief(task.check)]] if task.check else None,
-            h.div(".about")["Files ", h.code[spelled(parts["FILES"])]] if parts["FILES"] else None,
+            h.div(".about")["Files ", h.code[spell_out(parts["FILES"])]] if parts["FILES"] else None,
             h.details[
                 h.summary[", ".join(title for title, _ in shown)],
-                [h.div(".text")[spelled(text[:_LONGEST])] for _, text in shown],
+                [h.div(".text")[spell_out(text[:_LONGEST])] for _, text in shown],
             ]
             if shown
             else None,
@@ -385,7 +385,7 @@ def _blockers(row: BoardTask) -> Node:
     return [
         h.div(".about.warn")[
             "Waits for ",
-            h.a(href=f"#task-{name}")[brief(row.board[name].subject)] if name in row.board else h.code[spelled(name)],
+            h.a(href=f"#task-{name}")[brief(row.board[name].subject)] if name in row.board else h.code[spell_out(name)],
         ]
         for name in blockers(row.task, row.board)
     ]
@@ -420,7 +420,7 @@ class _SessionRoutes:
             if time.monotonic() - counted > _COUNT:
                 budgets = budget_lines(await handle.budgets())
                 counted = time.monotonic()
-            return _session_page(handle, handle.agents.seen(), budgets, viewer_of(request))
+            return _session_page(handle, handle.agents.overview(), budgets, viewer_of(request))
 
         async def messages() -> Messages:
             await news.changed(0)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from callboard.cli.terminal.frame import Frame
 from callboard.cli.views.edits import approval, edited_input, text_to_edit
-from callboard.cli.views.permission import effect_at_deadline, seconds_of, spelled
+from callboard.cli.views.permission import effect_at_deadline, seconds_of, spell_out
 from callboard.cli.views.question import choices_of, frame_of, read_answer
 from callboard.cli.views.revisions import revision_lines
 from callboard.core.approvals.session_rules import AlwaysAllow, offered_rules
@@ -72,7 +72,7 @@ def request_card(row: OpenRequest, viewer: Viewer, *, alone: bool = False) -> El
         data_card=True,
         aria_labelledby=f"{name}-title",
     )[
-        h.h2(id=f"{name}-title")[spelled(frame.title)],
+        h.h2(id=f"{name}-title")[spell_out(frame.title)],
         h.p(".about")[
             h.span(".kind")[request.kind],
             " ",
@@ -84,7 +84,7 @@ def request_card(row: OpenRequest, viewer: Viewer, *, alone: bool = False) -> El
         _deadline(request),
         None if row.hosted else h.p(".about.warn")[_without_host(request)],
         shown_lines(frame.body) if frame.body else None,
-        [h.p(class_=f"about {line.style}")[spelled(line.text)] for line in frame.about if line.text.strip()],
+        [h.p(class_=f"about {line.style}")[spell_out(line.text)] for line in frame.about if line.text.strip()],
         _answers(row, frame, viewer),
     ]
 
@@ -140,7 +140,7 @@ def _edit(request: Request, action: str, viewer: Viewer) -> Element:
     """Return the form that approves a plan or a call with another text."""
     text, suffix = text_to_edit(request)
     names = {".md": "The plan", ".sh": "The command", ".json": "The whole input, as JSON", ".txt": "The new text"}
-    if spelled(text) != text:
+    if spell_out(text) != text:
         about = "It has characters that a browser would not show: edit it in the terminal."
         return h.details[h.summary["Edit it first …"], h.p(".about.warn")[about]]
     return h.details[
@@ -160,15 +160,15 @@ def _edit(request: Request, action: str, viewer: Viewer) -> Element:
 def _accepting(text: str) -> str:
     """Return the label of a button that approves: with the text of the option, if the plan has several."""
     _, _, option = text.partition(": ")
-    return f"Approve: {spelled(option)}" if option else "Approve"
+    return f"Approve: {spell_out(option)}" if option else "Approve"
 
 
 def _always(request: Request, action: str, viewer: Viewer) -> Element:
     """Return what "always" would allow, and its form."""
     return h.details[
-        h.summary["Always allow ", h.code[spelled(", ".join(offered_rules(request)))], " …"],
+        h.summary["Always allow ", h.code[spell_out(", ".join(offered_rules(request)))], " …"],
         h.p["This allows every call in this session that matches:"],
-        h.ul[[h.li[h.code[spelled(rule)]] for rule in offered_rules(request)]],
+        h.ul[[h.li[h.code[spell_out(rule)]] for rule in offered_rules(request)]],
         form(
             viewer,
             action,
@@ -178,7 +178,7 @@ def _always(request: Request, action: str, viewer: Viewer) -> Element:
                 h.select(name=FOR)[[h.option(value=value)[text] for value, text in DURATIONS]],
             ],
             h.label(".check")[
-                h.input(type="checkbox", name=THIS_AGENT, value="1"), f" only for {spelled(request.asked_by)}"
+                h.input(type="checkbox", name=THIS_AGENT, value="1"), f" only for {spell_out(request.asked_by)}"
             ],
             h.div(".buttons")[_button("a", "Approve, and always allow this")],
             label="Always allow",
@@ -194,7 +194,7 @@ def _answers_to_question(request: Request, frame: Frame, action: str, viewer: Vi
             viewer,
             action,
             digest,
-            h.div(".buttons")[[_button(choice.answer, spelled(choice.text)) for choice in frame.choices]],
+            h.div(".buttons")[[_button(choice.answer, spell_out(choice.text)) for choice in frame.choices]],
             label="Options",
         )
         if frame.choices
@@ -220,16 +220,16 @@ def _answers_to_question(request: Request, frame: Frame, action: str, viewer: Vi
 def _form_field(number: int, each: Field) -> Element:
     """Return the control for one field of the form of an MCP server."""
     name = f"{FORM_FIELD}{number}"
-    default = "" if each.default is None else spelled(str(each.default))
+    default = "" if each.default is None else spell_out(str(each.default))
     choices = ("yes", "no") if each.kind == "boolean" else each.options
     hint = "" if each.required else "(optional)"
     if choices and each.kind != "array":
-        control: Node = chosen(name, [(choice, choice) for choice in ("", *map(spelled, choices))], default)
+        control: Node = chosen(name, [(choice, choice) for choice in ("", *map(spell_out, choices))], default)
     else:
         control = h.input(name=name, value=default)
     if each.kind == "array":
         hint = f"some of {', '.join(each.options)}, separated by commas {hint}".strip()
-    return field(spelled(each.about or each.name), control, spelled(hint))
+    return field(spell_out(each.about or each.name), control, spell_out(hint))
 
 
 def _digest(request: Request) -> VoidElement:

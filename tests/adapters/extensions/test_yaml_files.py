@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.adapters.extensions.yaml import dotted, load_document, load_front_matter, load_yaml
+from callboard.adapters.extensions.yaml import dotted_address, load_document, load_front_matter, load_yaml
 from callboard.types.errors import SettingsError
 
 
@@ -154,7 +154,7 @@ def test_front_matter_mistakes_have_the_line_of_the_file() -> None:
 
 
 def test_an_address_reads_as_people_write_it() -> None:
-    assert dotted(("agents", "lead", 2, "reply", 0)) == "agents.lead[2].reply[0]"
+    assert dotted_address(("agents", "lead", 2, "reply", 0)) == "agents.lead[2].reply[0]"
 
 
 @settings(max_examples=150, deadline=None)

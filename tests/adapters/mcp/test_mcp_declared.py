@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from callboard.adapters.mcp.tools import declared
+from callboard.adapters.mcp.tools import read_declaration
 from callboard.ports.tool import ToolSpec
 
 
 def spec_of(**more: Any) -> ToolSpec:
-    found = declared("shop", {"name": "buy", "inputSchema": {"type": "object"}, **more}, 60)
+    found = read_declaration("shop", {"name": "buy", "inputSchema": {"type": "object"}, **more}, 60)
     assert found is not None
     return found.spec
 

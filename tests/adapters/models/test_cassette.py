@@ -324,9 +324,9 @@ async def test_a_cassette_knows_what_was_not_played(tmp_path: Path) -> None:
     cassette = Cassette(tmp_path / "c", THERE)
     replay = CassetteModel(cassette)
     await replay.complete(request(THERE, 1), lambda _: None)
-    assert "lead (turn) 2" in cassette.unfinished()
+    assert "lead (turn) 2" in cassette.unfinished_reason()
     await replay.complete(request(THERE, 2), lambda _: None)
-    assert (cassette.unfinished(), cassette.told) == ("", "")
+    assert (cassette.unfinished_reason(), cassette.told) == ("", "")
 
 
 def test_the_position_in_a_transcripts_name_is_no_difference() -> None:
@@ -360,8 +360,8 @@ def _dump(value: object) -> str:
 def test_any_requests_come_back_from_their_short_form(requests: list[ComparableRequest]) -> None:
     pack, unpack = RequestPacking(), RequestPacking()
     for asked in requests:
-        line = json.loads(json.dumps(pack.packed(asked)))
-        assert unpack.unpacked(line) == asked
+        line = json.loads(json.dumps(pack.pack(asked)))
+        assert unpack.unpack(line) == asked
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from callboard.adapters.models.rehearsal.replies import (
     SimulatedReply,
     SimulatedRequest,
     call,
-    fitted,
+    fit_reply,
     say,
     text,
     thinking,
@@ -231,8 +231,8 @@ async def test_thinking_given_before_calls_is_remembered_over_a_kill(tmp_path: P
     first = Player(scenario(steps), tmp_path / "s")
     await first.play(request_with(thinking={"type": "adaptive"}))
     second = Player(scenario(steps), tmp_path / "s")
-    assert second.issued("s", "lead", "rehearsal") == first.issued("s", "lead", "rehearsal") != {}
-    assert second.issued("s", "lead", "claude-opus-5-5") == {}
+    assert second.issued_thinking("s", "lead", "rehearsal") == first.issued_thinking("s", "lead", "rehearsal") != {}
+    assert second.issued_thinking("s", "lead", "claude-opus-5-5") == {}
 
 
 async def test_a_model_in_code_may_be_plain_or_async() -> None:
@@ -255,37 +255,37 @@ def test_faults_stand_before_the_reply_for_as_many_attempts_as_they_say() -> Non
 
 def test_thinking_is_only_sent_to_those_who_asked_for_it() -> None:
     reply = SimulatedReply((thinking("hm"), text("yes")))
-    assert [b["type"] for b in fitted(reply, request_with()).blocks] == ["text"]
-    shown = fitted(reply, request_with(thinking={"type": "adaptive"})).blocks
+    assert [b["type"] for b in fit_reply(reply, request_with()).blocks] == ["text"]
+    shown = fit_reply(reply, request_with(thinking={"type": "adaptive"})).blocks
     assert [b["type"] for b in shown] == ["thinking", "text"]
-    hidden = fitted(reply, request_with(thinking={"type": "adaptive", "display": "omitted"})).blocks
+    hidden = fit_reply(reply, request_with(thinking={"type": "adaptive", "display": "omitted"})).blocks
     assert hidden[0]["thinking"] == ""
     assert hidden[0]["signature"]
-    always = fitted(say("yes"), request_with(thinking={"type": "enabled", "budget_tokens": 1_024})).blocks
+    always = fit_reply(say("yes"), request_with(thinking={"type": "enabled", "budget_tokens": 1_024})).blocks
     assert [b["type"] for b in always] == ["thinking", "text"]
 
 
 def test_stop_reasons_follow_from_the_reply() -> None:
-    assert fitted(say("x"), request_with()).stop_reason == "end_turn"
-    assert fitted(call("read", {}), request_with()).stop_reason == "tool_use"
-    assert fitted(SimulatedReply((text("x"),), "refusal"), request_with()).stop_reason == "refusal"
-    stopped = fitted(say("one END two"), request_with(stop_sequences=["END"]))
+    assert fit_reply(say("x"), request_with()).stop_reason == "end_turn"
+    assert fit_reply(call("read", {}), request_with()).stop_reason == "tool_use"
+    assert fit_reply(SimulatedReply((text("x"),), "refusal"), request_with()).stop_reason == "refusal"
+    stopped = fit_reply(say("one END two"), request_with(stop_sequences=["END"]))
     assert (stopped.stop_reason, stopped.stop_sequence, stopped.blocks[0]["text"]) == ("stop_sequence", "END", "one ")
 
 
 def test_a_reply_is_cut_at_max_tokens() -> None:
-    cut = fitted(say("word " * 100), request_with(max_tokens=14))
+    cut = fit_reply(say("word " * 100), request_with(max_tokens=14))
     assert (cut.stop_reason, cut.output) == ("max_tokens", 14)
     assert cut.blocks[0]["text"] == "word " * 8
-    late = fitted(SimulatedReply((text("ok"), tool_use("read", {"path": "x" * 400}))), request_with(max_tokens=30))
+    late = fit_reply(SimulatedReply((text("ok"), tool_use("read", {"path": "x" * 400}))), request_with(max_tokens=30))
     assert late.cut
     assert late.stop_reason == "max_tokens"
-    assert fitted(say("x"), request_with(max_tokens=0)).blocks == ()
+    assert fit_reply(say("x"), request_with(max_tokens=0)).blocks == ()
 
 
 def test_ids_are_the_same_for_the_same_call_and_differ_between_calls() -> None:
     reply = SimulatedReply((tool_use("read", {}), tool_use("read", {})))
-    first, again = fitted(reply, request_with()).blocks, fitted(reply, request_with(attempt=2)).blocks
+    first, again = fit_reply(reply, request_with()).blocks, fit_reply(reply, request_with(attempt=2)).blocks
     assert [b["id"] for b in first] == [b["id"] for b in again]
-    other = fitted(reply, request_with(ordinal=2)).blocks
+    other = fit_reply(reply, request_with(ordinal=2)).blocks
     assert len({b["id"] for b in (*first, *other)}) == 4

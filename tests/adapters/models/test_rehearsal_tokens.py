@@ -10,12 +10,12 @@ from callboard.adapters.models.rehearsal.api import ModelSpec
 from callboard.adapters.models.rehearsal.tokens import (
     BilledInput,
     PromptCache,
-    chained,
+    chain_prefixes,
     estimate,
     head_pieces,
     message_pieces,
     prompt_tokens,
-    rendering,
+    rendering_fields,
     survey,
 )
 
@@ -181,5 +181,5 @@ def test_pieces_surveyed_one_by_one_make_the_same_prefixes() -> None:
     request = body(text("a" * 400, MARK), text("b"), system="s", tools=[{"name": "t", "input_schema": {}}])
     pieces = head_pieces(request)
     for message in request["messages"]:
-        pieces += message_pieces(message, rendering(request))
-    assert chained(pieces) == survey(request)
+        pieces += message_pieces(message, rendering_fields(request))
+    assert chain_prefixes(pieces) == survey(request)

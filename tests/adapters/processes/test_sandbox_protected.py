@@ -297,7 +297,7 @@ async def test_no_approval_lets_a_command_change_a_plugin(tmp_path: Path, level:
     )
     keep = cage.base / "data" / "session" / "call.out"
     unguarded = cage.launcher
-    ran = await unguarded.showing((hook.parent.parent,)).run(
+    ran = await unguarded.with_readable((hook.parent.parent,)).run(
         attack, cage.workspace, timeout=30, keep=keep, grants=grants
     )
     assert ran.output.startswith("echo hook\n"), ran.output

@@ -221,7 +221,7 @@ async def test_a_proxy_can_have_a_port_instead_of_a_socket() -> None:
         async with await anyio.connect_tcp(host, int(port)) as client:
             await client.send(b"CONNECT example.com:443 HTTP/1.1\r\n\r\n")
             assert (await client.receive()).startswith(b"HTTP/1.1 403")
-        assert proxies.refused(place) == ("example.com:443",)
+        assert proxies.refused_hosts(place) == ("example.com:443",)
         group.cancel_scope.cancel()
 
 

@@ -25,7 +25,7 @@ class TestMemoryStore(StoreConformance):
         if self.first is None:
             self.first = MemoryStore()
             return self.first
-        return self.first.beside()
+        return self.first.second_store()
 
 
 async def write_three(store: MemoryStore) -> None:
@@ -78,7 +78,7 @@ async def test_leases_of_a_killed_store_are_free() -> None:
     store = MemoryStore()
     lease = await store.acquire("host")
     assert not isinstance(lease, LeaseHolder)
-    beside = store.beside()
+    beside = store.second_store()
     assert isinstance(await beside.acquire("host"), LeaseHolder)
     again = await store.reopen().acquire("host")
     assert not isinstance(again, LeaseHolder)

@@ -58,7 +58,7 @@ def test_sessions_that_are_opened_and_closed_leave_no_file_open(
                 model=ModelOptions(f"rehearsal:{scenario}"),
             )
         ) as session:
-            await session.finished()
+            await session.wait_finished()
         return len(os.listdir("/proc/self/fd"))
 
     async def counts() -> list[int]:

@@ -49,7 +49,7 @@ async def test_all_watches_of_a_process_share_one_instance_and_leave_nothing(tmp
     with anyio.fail_after(180):
         async with anyio.create_task_group() as tasks:
             for watch in watches:
-                tasks.start_soon(watch.changed)
+                tasks.start_soon(watch.wait_changed)
     for watch in watches:
         watch.close()
     assert watch_descriptors() <= parts
@@ -68,9 +68,9 @@ async def test_a_watch_wakes_for_its_own_folders_also_after_another_of_the_same_
         other.close()
         (here / "new").write_text("x")
         with anyio.fail_after(180):
-            await one.changed()
+            await one.wait_changed()
         with anyio.move_on_after(0.5) as quiet:
-            await elsewhere.changed()
+            await elsewhere.wait_changed()
         assert quiet.cancelled_caught
     finally:
         one.close()
@@ -85,7 +85,7 @@ async def test_a_folder_that_is_made_deleted_and_made_again_is_watched_each_time
             for act in (folder.mkdir, (folder / "one").touch, (folder / "one").unlink, folder.rmdir):
                 act()
                 with anyio.fail_after(180):
-                    await watch.changed()
+                    await watch.wait_changed()
     finally:
         watch.close()
 
@@ -96,14 +96,14 @@ async def test_a_missing_folder_is_awaited_by_name_so_that_other_files_above_it_
     try:
         (tmp_path / "result.txt").write_text("x")
         with anyio.fail_after(180):
-            await all_files.changed()  # the same event, so it has reached both watches
+            await all_files.wait_changed()  # the same event, so it has reached both watches
         with anyio.move_on_after(0.5) as quiet:
-            await awaited.changed()
+            await awaited.wait_changed()
         assert quiet.cancelled_caught
         for step in ("mkdir .claude", "mkdir .claude/agents", "touch .claude/agents/new.md", "rm -r .claude"):
             await anyio.run_process(step.split(), cwd=tmp_path)
             with anyio.fail_after(180):
-                await awaited.changed()
+                await awaited.wait_changed()
     finally:
         all_files.close()
         awaited.close()

@@ -34,21 +34,21 @@ def file(tmp_path: Path) -> Path:
 
 def test_an_upgrade_names_both_versions(file: Path) -> None:
     began = InstalledRelease(str(file))
-    assert began.replaced() == ""
+    assert began.replaced_by() == ""
     install(file, "0.2.0")
-    assert began.replaced() == UPGRADED
+    assert began.replaced_by() == UPGRADED
 
 
 def test_the_same_version_that_is_installed_anew_counts_too(file: Path) -> None:
     began = InstalledRelease(str(file))
     install(file, "0.1.0")
-    assert began.replaced().startswith("Callboard 0.1.0 was reinstalled")
+    assert began.replaced_by().startswith("Callboard 0.1.0 was reinstalled")
 
 
 def test_an_upgrade_that_is_under_way_has_no_version_yet(file: Path) -> None:
     began = InstalledRelease(str(file))
     file.unlink()
-    assert (began.installed(), began.replaced()[:34]) == (False, "Callboard 0.1.0 is being replaced ")
+    assert (began.is_installed(), began.replaced_by()[:34]) == (False, "Callboard 0.1.0 is being replaced ")
 
 
 CHILDREN = {

@@ -9,7 +9,7 @@ from tests.adapters.tools.tool_world import spec
 
 from callboard.adapters.extensions.agents import load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
-from callboard.adapters.tools.control import Grant, granted
+from callboard.adapters.tools.control import Grant, grant_budget
 from callboard.types.agent_spec import AgentSpec
 from callboard.types.events import BudgetReached
 from callboard.types.records import Budget
@@ -49,7 +49,7 @@ class Context:
 
 
 def test_an_agent_that_no_budget_has_room_for_is_an_error_result_with_the_event() -> None:
-    refused = granted(spec("alice"), Grant(steps=3), Context())
+    refused = grant_budget(spec("alice"), Grant(steps=3), Context())
     assert not isinstance(refused, AgentSpec)
     assert refused.is_error
     assert "the session may have 3 agents started in total" in str(refused.content)

@@ -19,7 +19,7 @@ from tests.adapters.shell.outside_world import ENVIRONMENT, OutsideWorld, text_o
 
 from callboard.adapters.shell.policy_judge import PolicyJudge
 from callboard.adapters.tools.web import SHOWN, WebFetch, WebSearch
-from callboard.adapters.tools.web_child import Refused, checked
+from callboard.adapters.tools.web_child import Refused, check_address
 from callboard.core.permissions.effects import CallFacts
 from callboard.core.permissions.hosts import address_of, is_local, is_public
 from callboard.core.permissions.judge import judge_call
@@ -249,13 +249,13 @@ async def test_an_address_that_cannot_be_read_for_certain_is_refused(world: Outs
     ],
 )
 def test_http_becomes_https_except_on_an_allowed_loopback(url: str, private: bool, becomes: str) -> None:
-    assert checked(url, private=private).geturl() == becomes
+    assert check_address(url, private=private).geturl() == becomes
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "file:///etc/passwd", "javascript:1", "https://", "https://x:99999/"])
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(Refused):
-        checked(url, private=True)
+        check_address(url, private=True)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from callboard.cli.commands.client_options import repeated
+from callboard.cli.commands.client_options import repeat_options
 from callboard.cli.commands.root import as_run, cli, with_first_prompt
 
 BEFORE = [one for one in cli.params if isinstance(one, click.Option)]
@@ -108,8 +108,8 @@ def test_a_first_word_with_a_blank_or_unlike_any_command_is_a_prompt(
     ],
 )
 def test_an_option_may_be_followed_by_several_values(line: list[str], expanded: list[str]) -> None:
-    assert repeated(line) == expanded
-    assert repeated(expanded) == expanded
+    assert repeat_options(line) == expanded
+    assert repeat_options(expanded) == expanded
 
 
 @pytest.mark.parametrize("name", BARE)

@@ -17,7 +17,7 @@ from tests.cli.commands.command import Command
 
 from callboard.adapters.storage.quick_names import glance
 from callboard.cli.commands.command_tree import shape
-from callboard.cli.commands.completion import SHELLS, Choice, offered, shell_words
+from callboard.cli.commands.completion import SHELLS, Choice, find_completions, shell_words
 
 COMMANDS_FILE = Path(__file__).parents[3] / "runtime" / "callboard" / "data" / "commands.json"
 SHAPE: Mapping[str, Any] = json.loads(COMMANDS_FILE.read_text("utf-8"))
@@ -33,7 +33,7 @@ NAMES: Mapping[str, Sequence[Choice]] = {
 
 
 def words(*typed: str) -> list[str]:
-    return [word for word, _ in offered(typed, SHAPE, lambda kind, said: NAMES.get(kind, [])).choices]
+    return [word for word, _ in find_completions(typed, SHAPE, lambda kind, said: NAMES.get(kind, [])).choices]
 
 
 def test_the_shape_of_the_commands_is_what_the_commands_say() -> None:
@@ -88,7 +88,7 @@ def test_what_is_offered(typed: list[str], first: list[str]) -> None:
     ],
 )
 def test_paths_are_left_to_the_shell(typed: list[str], kind: str) -> None:
-    assert offered(typed, SHAPE, lambda kind, said: []).kind == kind
+    assert find_completions(typed, SHAPE, lambda kind, said: []).kind == kind
 
 
 def test_an_option_that_stands_there_is_not_offered_again() -> None:
@@ -98,12 +98,14 @@ def test_an_option_that_stands_there_is_not_offered_again() -> None:
 
 def test_what_the_line_says_so_far_is_told_to_who_knows_the_names() -> None:
     told: list[tuple[str, Mapping[str, str]]] = []
-    offered(["-C", "there", "approve", "--session=2026", ""], SHAPE, lambda kind, said: told.append((kind, said)) or [])
+    find_completions(
+        ["-C", "there", "approve", "--session=2026", ""], SHAPE, lambda kind, said: told.append((kind, said)) or []
+    )
     assert told == [("request", {"dir": "there", "session": "2026"})]
 
 
 def test_a_name_or_a_word_about_it_can_do_nothing_to_a_shell_or_a_screen() -> None:
-    (found,) = offered(["tasks", "show", ""], SHAPE, lambda kind, said: NAMES[kind]).choices
+    (found,) = find_completions(["tasks", "show", ""], SHAPE, lambda kind, said: NAMES[kind]).choices
     assert found == ("task_x", "ready: ?[2Jgone")
 
 
@@ -123,7 +125,7 @@ ODD = st.sampled_from([*SHAPE, "--model", "-C", "--session=", "=", ":", "--", ""
 @settings(max_examples=40)
 def test_no_line_is_too_odd_for_it(line: list[str]) -> None:
     parts = [part for entry in line for part in (entry.split() or [""])]
-    offered(shell_words(["callboard", *parts], len(parts)), SHAPE, lambda kind, said: NAMES.get(kind, []))
+    find_completions(shell_words(["callboard", *parts], len(parts)), SHAPE, lambda kind, said: NAMES.get(kind, []))
 
 
 # With a store

@@ -14,7 +14,7 @@ from tests.cli.views.plan_rows import plan
 from tests.web.page_process import serving, state_folder
 
 from callboard.adapters.processes import tool_ancestry
-from callboard.sessions.running_page import announced, running_page
+from callboard.sessions.running_page import announce_page, running_page
 
 unmarked = pytest.mark.skipif(bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process")
 
@@ -67,7 +67,7 @@ def test_a_tools_process_makes_no_link(command: Command) -> None:
 
 
 def test_a_page_whose_process_is_gone_is_not_named(tmp_path: Path) -> None:
-    with announced(tmp_path, "http://127.0.0.1:1"):
+    with announce_page(tmp_path, "http://127.0.0.1:1"):
         page = running_page(tmp_path)
         assert page is not None
         assert (page.address, page.pid) == ("http://127.0.0.1:1", os.getpid())

@@ -23,7 +23,7 @@ from tests.web.page_process import PageProcess, state_folder
 from callboard.adapters.processes import tool_ancestry
 from callboard.cli.terminal.page_process import PageConsole, _show_address, open_page, page_beside
 from callboard.cli.terminal.terminal import Block
-from callboard.sessions.running_page import announced, running_page
+from callboard.sessions.running_page import announce_page, running_page
 from callboard.types.errors import UsageError
 
 unmarked = pytest.mark.skipif(bool(tool_ancestry.started_by_tool()), reason="these tests run in a tool's process")
@@ -100,7 +100,7 @@ def test_the_prompt_names_a_page_that_runs_or_says_where_to_start_one(
     class Prompt(Console):
         beside = staticmethod(started.append)  # pyright: ignore[reportAssignmentType] - a list stands in
 
-    with announced(state_folder(command), "http://127.0.0.1:1"):
+    with announce_page(state_folder(command), "http://127.0.0.1:1"):
         named = anyio.run(open_page, Console(), "")
     assert "http://127.0.0.1:1 (process" in named.lines[0].text
     with pytest.raises(UsageError, match="in another terminal"):

@@ -21,10 +21,10 @@ from tests.simulation.processes import no_traceback, started, until
 from tests.simulation.serving import new_session, one_shot, stand_of
 
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.processes.systemd import MARK, SystemdUnit, quoted
+from callboard.adapters.processes.systemd import MARK, SystemdUnit, quote_word
 from callboard.core.keys import serving_key
 from callboard.ports.store import Delete, Put
-from callboard.sessions.inspect.serving import firing
+from callboard.sessions.inspect.serving import firing_process
 from callboard.types.records import HostRow
 from callboard.types.schedules import Schedule
 
@@ -313,11 +313,11 @@ def test_a_new_session_and_a_schedule_file_are_noticed(command: Command) -> None
 async def _firing_processes(command: Command, session: str, pid: int) -> tuple[str, str, str]:
     """Return the firing process: without a row, with a dead server's row, and with a running server's row."""
     async with stand_of(command) as stand:
-        nobody = await firing(stand.store, session)
+        nobody = await firing_process(stand.store, session)
         await stand.store.commit(Put(serving_key(pid), HostRow(pid=pid, started=1.0).encode()))
-        dead = await firing(stand.store, session)
+        dead = await firing_process(stand.store, session)
         await stand.store.commit(Put(serving_key(pid), HostRow(pid=pid, started=started_at(pid) or 0.0).encode()))
-        living = await firing(stand.store, session)
+        living = await firing_process(stand.store, session)
         await stand.store.commit(Delete(serving_key(pid)))
         return nobody, dead, living
 
@@ -369,7 +369,7 @@ def split_line(line: str) -> list[str]:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), min_size=1, max_size=3))
 def test_every_word_is_read_back_as_it_was(words: list[str]) -> None:
-    doubled = [quoted(word, variables=True) for word in words]
+    doubled = [quote_word(word, variables=True) for word in words]
     for one in doubled:
         assert one.isprintable()
         assert "%" not in one.replace("%%", "")

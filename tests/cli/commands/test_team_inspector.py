@@ -66,7 +66,7 @@ def test_ended_agents_cost_no_read_of_a_journal_and_are_counted_with_what_they_u
         assert "1,000 tokens in" in shown[1]
         assert shown[1].endswith("without 1 ended agent (`callboard cost` has their part)")
         assert shown[-1] == "101 agents have ended: `callboard team ended` lists them"
-        page = inspector.ended(skip=1, limit=3)
+        page = inspector.ended_agents(skip=1, limit=3)
         assert [(one.row.name, one.summary.what, one.summary.steps) for one in page] == [
             (f"explore-{number:03}", f"words {number}", 2) for number in (99, 98, 97)
         ]

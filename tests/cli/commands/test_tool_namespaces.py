@@ -148,7 +148,7 @@ def test_a_further_filter_does_not_hide_the_mark(error: int) -> None:
         tool_mark.mark_process()
         refuse = bpf.when(bpf.EQUAL, tool_ancestry.MARK_VALUE, bpf.ERRNO | int(sys.argv[1]))
         program = [(bpf.LOAD, 0, 0, bpf.ARGUMENTS), *refuse, (bpf.RETURN, 0, 0, bpf.ALLOW)]
-        isolation.apply_call_filter(bpf.packed(program))
+        isolation.apply_call_filter(bpf.pack_program(program))
         sys.exit(0 if tool_ancestry.started_by_tool() else 1)
     """
     value = tool_ancestry.MARK_VALUE.to_bytes(8, sys.byteorder)

@@ -42,7 +42,7 @@ class Stream:
         self.stream = StreamJson(self.output.append, cwd="/w", version="1")
         self._audience = Audience([self.stream])
         if opened:
-            self.stream.opened("s1", model="m", mode="default")
+            self.stream.begin("s1", model="m", mode="default")
 
     def on(self, agent: str, *events: ev.Event) -> None:
         for event in events:
@@ -56,7 +56,7 @@ def test_init_comes_first_even_when_events_came_before_the_session_was_open() ->
     stream = Stream(opened=False)
     stream.on("lead", agent_started("lead"), replied())
     assert stream.output == []
-    stream.stream.opened("s1", model="other", mode="plan")
+    stream.stream.begin("s1", model="other", mode="plan")
     init, reply = stream.output
     assert (init["subtype"], init["model"], init["tools"], init["session_id"]) == ("init", "m", ["bash", "task"], "s1")
     assert reply["message"]["content"] == [{"type": "text", "text": "words"}]
@@ -65,7 +65,7 @@ def test_init_comes_first_even_when_events_came_before_the_session_was_open() ->
 def test_a_resumed_session_takes_init_from_the_session() -> None:
     stream = Stream(opened=False)
     stream.on("lead", ev.AgentResumed(at=0, pid=1), replied())
-    stream.stream.opened("s1", model="other", mode="plan")
+    stream.stream.begin("s1", model="other", mode="plan")
     assert (stream.output[0]["model"], stream.output[0]["permissionMode"]) == ("other", "plan")
 
 

@@ -14,7 +14,7 @@ from tests.cli.commands.command import Command
 from tests.cli.repl.screen import Screen
 
 from callboard.cli.terminal.terminal import Block
-from callboard.cli.views.permission import read_always, seconds_of, spelled
+from callboard.cli.views.permission import read_always, seconds_of, spell_out
 from callboard.cli.views.question import choices_of, frame_of, question_of, read_answer, request_block
 from callboard.core.approvals.requests import open_request
 from callboard.core.approvals.session_rules import AlwaysAllow
@@ -109,7 +109,7 @@ def test_a_call_of_another_tool_is_shown_with_all_its_fields() -> None:
 
 def test_nothing_of_a_call_is_invisible() -> None:
     hidden = "a\u200bb\u202ec\u00a0d\x1b[8me\u2028f\ufeffg\U000e0041h\r\x0bi\u3164j\u00adk"
-    shown = spelled(hidden)
+    shown = spell_out(hidden)
     assert shown.isprintable()
     assert shown.isascii()
     everything = text_of(request_block(permission({"command": hidden, hidden: hidden}, rule=hidden, folder=hidden)))

@@ -87,4 +87,4 @@ async def test_agents_come_before_files_and_what_git_ignores_is_not_offered(tmp_
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_workspace_that_cannot_be_read_offers_no_files(tmp_path: Path) -> None:
-    assert list(await Files(tmp_path / "gone").listed()) == []
+    assert list(await Files(tmp_path / "gone").list_paths()) == []

@@ -24,7 +24,7 @@ from tests.cli.repl.test_plan_prompt import edit
 from callboard.cli.repl.prompt_line import wrap_prompt
 from callboard.cli.slash.context import SlashContext
 from callboard.cli.slash.registry import COMMANDS
-from callboard.cli.terminal.terminal import Line, columns, wrapped
+from callboard.cli.terminal.terminal import Line, columns, wrap_line
 
 NARROW, WIDE = 80, 220
 PACKAGE = Path(__file__).parents[3] / "runtime" / "callboard"
@@ -152,7 +152,7 @@ def package_texts() -> Sequence[str]:
 
 
 def assert_whole(line: Line, width: int) -> None:
-    parts = wrapped(line, width)
+    parts = wrap_line(line, width)
     assert [word for part in parts for word in part.text.split()] == line.text.split()
     for part in parts:
         room = width - (columns(f"{part.name} ") if part.name else 0)

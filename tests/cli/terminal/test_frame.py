@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.cli.terminal.frame import MOST_LINES, DrawnFrame, Frame, broken, echoed
-from callboard.cli.terminal.terminal import Line, columns, styled
+from callboard.cli.terminal.frame import MOST_LINES, DrawnFrame, Frame, broken, echo_line
+from callboard.cli.terminal.terminal import Line, columns, style_lines
 from callboard.cli.views.question import frame_of, question_of, request_block
 from callboard.core.approvals.requests import open_request
 from callboard.types.records import Request
@@ -124,8 +124,8 @@ def test_a_screen_without_lines_and_a_screen_without_color_have_their_own_frames
     view, rows = drawn(frame_of(permission()), encoding="ascii")
     assert "".join([*rows, view.prompt("allow this? [1,3]> ", 80)]).isascii()
     assert rows[0].startswith("+- lead wants to run a command ---")
-    assert "\x1b" not in styled(view.rows(80, 24), color=False)
-    assert "\x1b[" in styled(view.rows(80, 24), color=True)
+    assert "\x1b" not in style_lines(view.rows(80, 24), color=False)
+    assert "\x1b[" in style_lines(view.rows(80, 24), color=True)
 
 
 def test_the_linear_form_is_whole_and_without_a_border() -> None:
@@ -140,7 +140,7 @@ def test_the_linear_form_is_whole_and_without_a_border() -> None:
         "  2 yes, and always in this session: Edit(/a.txt)",
         "  3 no, and say why",
     ]
-    assert frame_of(request).again("type a number").lines == (Line("type a number", "warn"),)
+    assert frame_of(request).repeat("type a number").lines == (Line("type a number", "warn"),)
 
 
 TEXTS = st.text(alphabet="ab /.-12\u4f60\t", max_size=200)
@@ -168,8 +168,8 @@ def test_a_frame_never_leaves_the_screen(width: int, height: int, title: str, bo
 
 
 def test_the_persons_words_follow_an_empty_line_and_are_marked() -> None:
-    assert [line.text for line in echoed("one\ntwo").lines] == ["", "> one", "  two"]
-    assert echoed("one").lines[1].style == "strong"
-    assert echoed("\n".join("x" * 1 for _ in range(20))).lines[-1].text == "  … 8 more lines, sent whole"
-    (_, first) = echoed("x" * 260_000).lines
+    assert [line.text for line in echo_line("one\ntwo").lines] == ["", "> one", "  two"]
+    assert echo_line("one").lines[1].style == "strong"
+    assert echo_line("\n".join("x" * 1 for _ in range(20))).lines[-1].text == "  … 8 more lines, sent whole"
+    (_, first) = echo_line("x" * 260_000).lines
     assert first.text == f"> {'x' * 1_000} … 259000 more characters, sent whole"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from callboard.cli.terminal.markdown import rendered
-from callboard.cli.terminal.terminal import Line, Span, columns, styled
+from callboard.cli.terminal.markdown import render_markdown
+from callboard.cli.terminal.terminal import Line, Span, columns, style_lines
 
 SEQUENCES = re.compile(r"\x1b\[[0-9;]*m")
 PARTS = [
@@ -28,13 +28,13 @@ HOSTILE = some.lists(some.sampled_from(PARTS), max_size=60).map("".join)
 
 
 def words(text: str, width: int = 60) -> list[str]:
-    return [line.text for line in rendered(text, width)]
+    return [line.text for line in render_markdown(text, width)]
 
 
 @given(HOSTILE)
 @settings(max_examples=80, deadline=None)
 def test_no_text_of_a_model_becomes_a_sequence(text: str) -> None:
-    shown = styled(rendered(text, 40), color=True)
+    shown = style_lines(render_markdown(text, 40), color=True)
     bare = SEQUENCES.sub("", shown)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", bare)
     for found in SEQUENCES.findall(shown):
@@ -43,7 +43,7 @@ def test_no_text_of_a_model_becomes_a_sequence(text: str) -> None:
 
 def test_two_spans_do_not_make_a_sequence_between_them() -> None:
     line = Line("x", spans=(Span("\x1b"), Span("[2J", "1"), Span("\x1b]0;title\x07", "31m\x1b[2J")))
-    assert styled([line], color=True) == "\x1b[1m[2J\x1b[0m\n"
+    assert style_lines([line], color=True) == "\x1b[1m[2J\x1b[0m\n"
 
 
 def test_lists_tables_and_headings_are_set_and_code_keeps_its_lines() -> None:
@@ -55,7 +55,7 @@ def test_lists_tables_and_headings_are_set_and_code_keeps_its_lines() -> None:
 
 
 def test_colours_stand_where_the_language_has_words() -> None:
-    shown = styled(rendered("```python\ndef f(): pass\n```", 60), color=True)
+    shown = style_lines(render_markdown("```python\ndef f(): pass\n```", 60), color=True)
     assert SEQUENCES.sub("", shown) == "  def f(): pass\n"
     assert SEQUENCES.search(shown)
 

@@ -24,10 +24,10 @@ from callboard.cli.terminal.terminal import (
     block,
     columns,
     plain,
-    styled,
+    style_lines,
     visible,
     wants_color,
-    wrapped,
+    wrap_line,
 )
 
 
@@ -116,7 +116,7 @@ def test_while_another_program_has_the_screen_what_is_printed_waits_and_nobody_w
     screen = io.StringIO()
     terminal = Terminal(io.StringIO(), screen)
     terminal.terminal_print(block("before"))
-    with terminal.held():
+    with terminal.lend_screen():
         assert screen.getvalue() == "before\n", "earlier output is written before the holder gets the screen"
         terminal.terminal_print(block("meanwhile"))
         terminal.flush()
@@ -339,7 +339,7 @@ def test_a_block_that_comes_while_a_question_stands_goes_above_it() -> None:
     terminal = Terminal(io.StringIO(), err)
     terminal.ask("allow this? ")
     terminal.terminal_print(block("alice found it"))
-    terminal.answered()
+    terminal.note_answer()
     terminal.terminal_print(block("done"))
     terminal.close()
     assert err.getvalue() == "allow this? \nalice found it\nallow this? done\n"
@@ -353,11 +353,11 @@ def test_a_question_whose_answer_is_read_key_by_key_is_moved_and_not_repeated() 
     err = Tty()
     terminal = Terminal(io.StringIO(), err, color="never")
     terminal.ask("allow this? ", typed="")
-    terminal.typed("n, it")
-    terminal.typed("n, it is")
+    terminal.show_typed("n, it")
+    terminal.show_typed("n, it is")
     terminal.terminal_print(block("alice found it"))
-    terminal.typed("n")
-    terminal.answered()
+    terminal.show_typed("n")
+    terminal.note_answer()
     terminal.terminal_print(block("done"))
     terminal.close()
     screen = pyte.Screen(80, 10)
@@ -370,9 +370,9 @@ def test_a_long_answer_of_several_rows_is_erased_whole() -> None:
     terminal = Terminal(io.StringIO(), err)
     answer = "no: " + "漢" * 60
     terminal.ask("allow this? ", typed="")
-    terminal.typed(answer)
+    terminal.show_typed(answer)
     terminal.terminal_print(block("alice found it"))
-    terminal.answered("(answered elsewhere)")
+    terminal.note_answer("(answered elsewhere)")
     terminal.close()
     screen = pyte.Screen(80, 10)
     pyte.Stream(screen).feed(err.getvalue().replace("\n", "\r\n"))
@@ -418,7 +418,7 @@ WORDS = st.lists(st.text("abc漢é-", min_size=1, max_size=30), max_size=20)
 @given(WORDS, st.integers(0, 4), st.sampled_from(["", "lead"]), st.integers(20, 60))
 def test_lines_break_between_words_and_lose_none(words: list[str], indent: int, name: str, width: int) -> None:
     text = " " * indent + " ".join(words)
-    parts = wrapped(Line(text, "dim", name), width)
+    parts = wrap_line(Line(text, "dim", name), width)
     assert [word for part in parts for word in part.text.split()] == words
     assert parts[0].name == name
     assert not any(part.name for part in parts[1:])
@@ -430,6 +430,6 @@ def test_lines_break_between_words_and_lose_none(words: list[str], indent: int, 
 
 def test_nothing_is_broken_where_there_is_no_screen() -> None:
     line = Line("word " * 100)
-    assert styled([line], color=False).count("\n") == 1
-    assert styled([line], color=False, width=40).count("\n") > 10
-    assert wrapped(Line("word " * 100, spans=(Span("word"),)), 40) != ()
+    assert style_lines([line], color=False).count("\n") == 1
+    assert style_lines([line], color=False, width=40).count("\n") > 10
+    assert wrap_line(Line("word " * 100, spans=(Span("word"),)), 40) != ()

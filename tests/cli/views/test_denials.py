@@ -11,7 +11,7 @@ from tests.cli.commands.command import Command
 
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Terminal
-from callboard.cli.views.permission import unanswered
+from callboard.cli.views.permission import advice_unanswered
 from callboard.types.events import ApprovalNeeded, ModelReplied
 from callboard.types.records import Envelope
 
@@ -102,10 +102,12 @@ def test_a_fetch_from_this_machine_names_the_one_rule_that_permits_it(command: C
 
 def test_a_question_that_waited_names_the_command_that_answers_the_next_one() -> None:
     waited = ApprovalNeeded(at=1, call="c", request_id="req_1", rule="E", why="it changes", expires_at=9)
-    assert "nobody answered in time" in unanswered(None, waited)
-    assert "`callboard approve`" in unanswered(None, waited)
+    assert "nobody answered in time" in advice_unanswered(None, waited)
+    assert "`callboard approve`" in advice_unanswered(None, waited)
     at_once = waited.model_copy(update={"expires_at": 1})
-    assert "`callboard approve`" not in unanswered(None, at_once), "its deadline is over before a person can type it"
+    assert "`callboard approve`" not in advice_unanswered(None, at_once), (
+        "its deadline is over before a person can type it"
+    )
 
 
 def test_the_leads_words_stand_before_what_was_said_after_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from callboard.cli.views.status_line import StatusPart, fitted, next_of, next_words
+from callboard.cli.views.status_line import StatusPart, fit_parts, next_of, next_words
 from callboard.types.schedules import Schedule
 
 NOON = datetime(2026, 12, 1, 12, 0).astimezone().timestamp()
@@ -47,20 +47,20 @@ PARTS = [
 
 
 def test_a_narrow_line_loses_whole_parts_and_what_waits_for_the_person_last() -> None:
-    whole = fitted(PARTS, 500).split(" | ")
+    whole = fit_parts(PARTS, 500).split(" | ")
     assert len(whole) == len(PARTS) - 1
     words = {part.text for part in PARTS} | {"$0.12"}
     before = len(whole)
     for width in range(len(" | ".join(whole)), 24, -1):
-        line = fitted(PARTS, width)
+        line = fit_parts(PARTS, width)
         assert len(line) <= width
         shown = line.split(" | ")
         assert set(shown) <= words, "no part is cut"
         assert "1 waits for you (/plans)" in shown
         assert len(shown) <= before
         before = len(shown)
-    assert "$0.12" in fitted(PARTS, 100).split(" | "), "the cost is kept longer than the tokens"
-    assert fitted(PARTS, 10) == "1 waits f…"
+    assert "$0.12" in fit_parts(PARTS, 100).split(" | "), "the cost is kept longer than the tokens"
+    assert fit_parts(PARTS, 10) == "1 waits f…"
 
 
 def test_tokens_and_cost_are_kept_at_80_columns() -> None:
@@ -72,10 +72,12 @@ def test_tokens_and_cost_are_kept_at_80_columns() -> None:
         StatusPart("1,512,345 tokens in (90 % cached), 67,890 out, $12.34", 1, short="1.6M tokens, $12.34"),
         StatusPart("next 09:00 standup", 70),
     ]
-    assert fitted(parts, 80) == "2 wait for you (/plans) | 1.6M tokens, $12.34"
-    assert fitted([*parts[:3], *parts[4:]], 80) == ("mode acceptEdits | 2 wait for you (/plans) | 1.6M tokens, $12.34")
+    assert fit_parts(parts, 80) == "2 wait for you (/plans) | 1.6M tokens, $12.34"
+    assert fit_parts([*parts[:3], *parts[4:]], 80) == (
+        "mode acceptEdits | 2 wait for you (/plans) | 1.6M tokens, $12.34"
+    )
 
 
 def test_wide_characters_count_two_columns() -> None:
-    assert fitted([StatusPart("漢字", 0), StatusPart("x", 1)], 7) == "漢字"
-    assert fitted([StatusPart("漢字", 0), StatusPart("x", 1)], 8) == "漢字 | x"
+    assert fit_parts([StatusPart("漢字", 0), StatusPart("x", 1)], 7) == "漢字"
+    assert fit_parts([StatusPart("漢字", 0), StatusPart("x", 1)], 8) == "漢字 | x"

@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.cli.terminal.terminal import Block, Line, Terminal, columns, stacked, wrapped
+from callboard.cli.terminal.terminal import Block, Line, Terminal, columns, stacked, wrap_line
 from callboard.cli.views.listings import table
 
 CELLS = st.text("abc漢 -", max_size=80)
@@ -59,6 +59,6 @@ def test_a_script_gets_the_cells_as_they_are() -> None:
 
 def test_a_tab_takes_two_columns_so_that_a_line_breaks_where_it_is_measured() -> None:
     line = Line("1\t2025-01-24\t264.90 EUR\tcinema paid by ben for emil", name="lead")
-    parts = wrapped(line, 40)
+    parts = wrap_line(line, 40)
     assert [part.text for part in parts] == ["1  2025-01-24  264.90 EUR  cinema", "paid by ben for emil"]
     assert Block((line,)).lines_for(40) == (line,)

@@ -281,7 +281,7 @@ async def test_a_resume_keeps_what_its_own_agents_hold_and_frees_what_nobody_goe
 
 async def test_what_a_process_holds_is_its_own_until_it_is_gone_and_then_one_frees_it() -> None:
     here = MemoryStore()
-    there, third = here.beside(), here.beside()
+    there, third = here.second_store(), here.second_store()
     leases = [await here.acquire("here"), await there.acquire("there"), await third.acquire("third")]
     mine, _, other = [lease.fence for lease in leases if not isinstance(lease, LeaseHolder)]
     held = made("t1", status="in_progress", owner="alice", owner_incarnation=1, lease="there", lease_number=1)

@@ -23,7 +23,7 @@ from tests.simulation.streaming_service import MODEL, StreamedReply, StreamingSe
 
 from callboard.adapters.processes import tool_ancestry
 from callboard.adapters.processes.pids import started_at
-from callboard.adapters.processes.private_socket import connected, listening, peer_of, socket_name
+from callboard.adapters.processes.private_socket import connect_to, listen_at, peer_of, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import MOST_WAITING, LiveFrame, LiveRequest, request_line
 from callboard.ports.store import LeaseHolder
@@ -131,7 +131,7 @@ async def test_a_follower_gets_text_as_it_streams_also_from_the_middle_of_a_repl
                 await first.until(lambda: first.text == "One, two \U0001f600.")
                 await late.until(lambda: late.text == first.text)
                 reply.finish(closes_block=True)
-                assert (await session.finished()).text == first.text
+                assert (await session.wait_finished()).text == first.text
         assert [frame.kind for frame in first.frames][:2] == ["thinking", "text"]
         assert len({frame.reply for frame in (*first.frames, *late.frames)}) == 1
         assert other.frames == []
@@ -144,7 +144,7 @@ async def test_a_reader_that_does_not_read_misses_a_reply_and_holds_nobody_up(
 ) -> None:
     piece = "x" * 50_000
     async with hosting(workspace) as session:
-        idle = connected(socket_of(session).parent, socket_of(session).name)
+        idle = connect_to(socket_of(session).parent, socket_of(session).name)
         assert idle is not None
         idle.sendall(request_line(LiveRequest()))
         await session.say("Go.")
@@ -155,7 +155,7 @@ async def test_a_reader_that_does_not_read_misses_a_reply_and_holds_nobody_up(
                 reply.more(piece)
                 await reader.until(lambda number=number: len(reader.text) == (number + 1) * len(piece))
             reply.finish(closes_block=True)
-            assert len((await session.finished()).text) == len(reader.text)
+            assert len((await session.wait_finished()).text) == len(reader.text)
         received = await anyio.to_thread.run_sync(_all_of, idle)
     assert b'"kind":"lost"' in received
     assert len(received) < MOST_WAITING + 500_000, "what the kernel had taken, and the mark"
@@ -179,16 +179,16 @@ async def test_a_long_path_is_no_obstacle_and_sockets_of_ended_hosts_are_removed
     for name in (dead, "a-note"):
         (folder / name).touch()
     name = socket_name(os.getpid(), started_at(os.getpid()) or 0.0, "live_x")
-    with listening(folder, name) as listener:
+    with listen_at(folder, name) as listener:
         assert sorted(path.name for path in folder.iterdir()) == sorted([name, "a-note"])
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        client = connected(folder, name)
+        client = connect_to(folder, name)
         assert client is not None
         with client, listener.accept()[0] as connection:
             owner = peer_of(connection)
         assert (owner.origin, owner.pid) == ("person", os.getpid())
-        assert connected(folder, "other") is None
-    assert connected(folder, name) is None
+        assert connect_to(folder, "other") is None
+    assert connect_to(folder, name) is None
 
 
 def test_an_attached_terminal_shows_text_before_the_reply_is_complete_and_once(
@@ -314,7 +314,7 @@ async def test_a_follower_without_a_log_prints_nothing_when_the_text_ends(
 ) -> None:
     structlog.reset_defaults()
     holder = me()
-    with listening(tmp_path, socket_name(holder.pid, holder.started, live_purpose("s1"))) as listener:
+    with listen_at(tmp_path, socket_name(holder.pid, holder.started, live_purpose("s1"))) as listener:
         async with anyio.create_task_group() as group:
 
             async def answer() -> None:

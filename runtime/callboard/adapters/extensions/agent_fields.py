@@ -54,7 +54,7 @@ class AgentFields:
         """
         reason = UNTRUSTED if self.inert else of_plugin if self.plugin else ""
         if reason and self.fields.get(field) is not None:
-            self.ignored(field, reason)
+            self.note_ignored(field, reason)
         return bool(reason)
 
     @property
@@ -62,15 +62,15 @@ class AgentFields:
         """Return the front matter, by field."""
         return cast("Mapping[str, object]", self.document.data)
 
-    def ignored(self, field: str, reason: str) -> None:
+    def note_ignored(self, field: str, reason: str) -> None:
         """Add a note that `field` is ignored."""
         self.notes.append(DiscoveryNote(self.path, field, "ignored", reason, self.line(field)))
 
-    def refused(self, field: str, reason: str) -> None:
+    def note_refused(self, field: str, reason: str) -> None:
         """Add a note that `field` requests something forbidden, or makes the file unusable."""
         self.notes.append(DiscoveryNote(self.path, field, "refused", reason, self.line(field)))
 
-    def honored(self, fixed: Sequence[str]) -> None:
+    def note_honored(self, fixed: Sequence[str]) -> None:
         """Add a note that these fields, which are not valid YAML, were read as plain text."""
         first, *others = fixed
         also = f" (and {', '.join(others)})" if others else ""
@@ -104,7 +104,7 @@ def text_of(reading: AgentFields, field: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is not None:
-        reading.ignored(field, f"write a text, not {kind_of(value)}")
+        reading.note_ignored(field, f"write a text, not {kind_of(value)}")
     return ""
 
 
@@ -123,14 +123,14 @@ def words_of(reading: AgentFields, field: str) -> tuple[str, ...]:
     if value is None or isinstance(value, str):
         return word_list(value)
     if not isinstance(value, list | tuple):
-        reading.ignored(field, f"write names, separated by commas or as a list, not {kind_of(value)}")
+        reading.note_ignored(field, f"write names, separated by commas or as a list, not {kind_of(value)}")
         return ()
     names: list[str] = []
     for entry in cast("Sequence[object]", value):
         if isinstance(entry, str):
             names.append(entry.strip())
         else:
-            reading.ignored(field, f"{str(entry)[:60]} is not a name but {kind_of(entry)}")
+            reading.note_ignored(field, f"{str(entry)[:60]} is not a name but {kind_of(entry)}")
     return tuple(entry for entry in names if entry)
 
 
@@ -144,15 +144,15 @@ def tools_of(reading: AgentFields, field: str) -> ToolsRead:
     tools = tuple(entry for entry in entries if our_names(entry))
     for entry in entries if tools or servers else ():
         if entry not in (*tools, *servers):
-            reading.ignored(field, f"there is no tool {entry} here{_suggested((entry,))}")
+            reading.note_ignored(field, f"there is no tool {entry} here{_suggested((entry,))}")
         elif entry in tools and "(" in entry and (entry.partition("(")[0].strip() not in SPAWNERS or field != "tools"):
-            reading.ignored(field, f"{entry}: the whole tool is meant, the text in brackets is ignored")
+            reading.note_ignored(field, f"{entry}: the whole tool is meant, the text in brackets is ignored")
     if entries and not tools and not servers:
         reason = f"none of these is a tool here: {', '.join(entries)}"
         if field == "tools":
-            reading.refused(field, f"{reason}: the agent has none of its own{_suggested(entries)}")
+            reading.note_refused(field, f"{reason}: the agent has none of its own{_suggested(entries)}")
         else:
-            reading.ignored(field, f"{reason}{_suggested(entries)}")
+            reading.note_ignored(field, f"{reason}{_suggested(entries)}")
     return ToolsRead(tools, servers)
 
 
@@ -174,7 +174,7 @@ def allowed_tools(reading: AgentFields) -> ToolsRead | None:
     if value is None or (isinstance(value, str) and value.strip().lower() in _ALL) or value == ["*"]:
         return None
     if not isinstance(value, str | list | tuple):
-        reading.refused("tools", f"write names, separated by commas or as a list, not {kind_of(value)}")
+        reading.note_refused("tools", f"write names, separated by commas or as a list, not {kind_of(value)}")
         return ToolsRead((), (), unreadable=True)
     return tools_of(reading, "tools")
 
@@ -204,13 +204,13 @@ def mode_of(reading: AgentFields) -> PermissionMode | None:
     if reading.refuses("permissionMode", "an agent of a plugin says nothing of its rights"):
         return None
     if written == "auto":
-        reading.ignored("permissionMode", "auto is read as default")
+        reading.note_ignored("permissionMode", "auto is read as default")
     written = READ_AS.get(written, written)
     if written not in MODES:
-        reading.ignored("permissionMode", f"{written} is not a mode: write one of {', '.join(MODES)}")
+        reading.note_ignored("permissionMode", f"{written} is not a mode: write one of {', '.join(MODES)}")
         return None
     if written == "bypassPermissions" and reading.scope == "workspace":
-        reading.refused("permissionMode", "a workspace cannot lift its own permissions")
+        reading.note_refused("permissionMode", "a workspace cannot lift its own permissions")
         return None
     return cast("PermissionMode", written)
 
@@ -220,7 +220,7 @@ def one_of(reading: AgentFields, field: str, choices: Sequence[T]) -> T | Litera
     written = text_of(reading, field).lower()
     match = next((choice for choice in choices if choice == written), None)
     if written and match is None:
-        reading.ignored(field, f"{written} is unknown: write {' or '.join(choices)}, or leave it out")
+        reading.note_ignored(field, f"{written} is unknown: write {' or '.join(choices)}, or leave it out")
     return match or ""
 
 
@@ -229,7 +229,7 @@ def flag_of(reading: AgentFields, field: str) -> bool:
     value = reading.fields.get(field)
     written = str("" if value is None else value).strip().lower()
     if written not in _YES | _NO:
-        reading.ignored(field, "write true or false")
+        reading.note_ignored(field, "write true or false")
     return written in _YES
 
 
@@ -239,7 +239,7 @@ def max_turns_of(reading: AgentFields) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        reading.ignored("maxTurns", "write a whole number from 1")
+        reading.note_ignored("maxTurns", "write a whole number from 1")
         return None
     return value
 
@@ -250,16 +250,16 @@ def budget_of(reading: AgentFields) -> Budget:
     if value is None:
         return Budget()
     if not isinstance(value, dict):
-        reading.ignored("budget", f"write limits by name: {', '.join(Budget.model_fields)}")
+        reading.note_ignored("budget", f"write limits by name: {', '.join(Budget.model_fields)}")
         return Budget()
     limits: dict[str, float] = {}
     for name, limit in cast("dict[object, object]", value).items():
         whole = name not in ("cost_usd", "seconds")
         number = _number(limit)
         if name not in Budget.model_fields:
-            reading.ignored(f"budget.{name}", f"is not a limit: {choose(Budget.model_fields)}")
+            reading.note_ignored(f"budget.{name}", f"is not a limit: {choose(Budget.model_fields)}")
         elif number is None or (whole and not number.is_integer()):
-            reading.ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
+            reading.note_ignored(f"budget.{name}", f"write a {'whole ' if whole else ''}number from 0")
         else:
             limits[str(name)] = number
     return Budget.model_validate(limits)
@@ -286,12 +286,12 @@ def servers_of(reading: AgentFields) -> tuple[object, ...]:
     if isinstance(value, str):
         return word_list(value)
     if not isinstance(value, list | tuple):
-        reading.ignored("mcpServers", f"write a list of names or entries, not {kind_of(value)}")
+        reading.note_ignored("mcpServers", f"write a list of names or entries, not {kind_of(value)}")
         return ()
     servers: list[object] = []
     for entry in cast("Sequence[object]", value):
         if isinstance(entry, str | dict):
             servers.append(cast("object", entry))
         else:
-            reading.ignored("mcpServers", f"{str(entry)[:60]} is neither a name nor an entry")
+            reading.note_ignored("mcpServers", f"{str(entry)[:60]} is neither a name nor an entry")
     return tuple(servers)

@@ -129,7 +129,7 @@ def load_agents(places: ExtensionPaths) -> LoadedItems[AgentFile]:
             agent = _read(path, source, shelf.notes)
             if agent is not None:
                 shelf.add(agent.name, agent, path, dict(agent.lines).get("name", 0))
-    return shelf.loaded()
+    return shelf.loaded_items()
 
 
 def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile | None:
@@ -145,10 +145,12 @@ def _read(path: Path, source: Source, notes: list[DiscoveryNote]) -> AgentFile |
         document, body = read
     reading = AgentFields(str(path), source.scope, document, notes, source.plugin, inert=source.inert)
     if not document.lines and not document.data:
-        reading.ignored("", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`")
+        reading.note_ignored(
+            "", "has no front matter, so it is not an agent: begin with `---`, name, description, `---`"
+        )
         return None
     if document.quoted_fields:
-        reading.honored(document.quoted_fields)
+        reading.note_honored(document.quoted_fields)
     made = _agent_file(reading, body, compatible=source.compatible)
     return made and replace(made, name=_in_plugin(made.name, path, source))
 
@@ -204,7 +206,7 @@ def _agent_file(reading: AgentFields, body: str, *, compatible: bool) -> AgentFi
         return None
     if not description:
         if not isinstance(fields.get("description"), dict | list):  # and reported
-            reading.refused("description", "is missing: say when to use this agent")
+            reading.note_refused("description", "is missing: say when to use this agent")
         return None
     allowed = allowed_tools(reading)
     if allowed is not None and allowed.unreadable:
@@ -261,7 +263,7 @@ def _name(reading: AgentFields) -> str | None:
     if not name and written.isalpha():  # in another script: ids of agents have ASCII letters
         name = read_name(Path(reading.path).stem)
     if ":" in written or written.startswith("-") or not AGENT_TYPE.fullmatch(name):
-        reading.refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
+        reading.note_refused("name", "write lower-case letters, digits and hyphens" if written else "is missing")
         return None
     if name != written:
         reason = f"{written!r} is read as {name}: write lower-case letters, digits and hyphens"
@@ -291,4 +293,4 @@ def _report_unknown_fields(reading: AgentFields) -> None:
     noted_fields = {note.field for note in reading.notes if note.path == reading.path}
     for field in reading.fields:
         if field not in _HONOURED | noted_fields:
-            reading.ignored(field, _NOT_HONOURED.get(field, "is not a field of an agent file"))
+            reading.note_ignored(field, _NOT_HONOURED.get(field, "is not a field of an agent file"))

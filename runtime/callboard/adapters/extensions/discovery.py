@@ -140,7 +140,7 @@ class Source:
             return read_regular(path, LARGEST_FILE)
         return self.workspace_claims.content[os.path.relpath(path, self.root)]
 
-    def held(self, depth: int | None, ending: str) -> SourceFiles:
+    def read_files(self, depth: int | None, ending: str) -> SourceFiles:
         """Return the already read files with this ending, at a depth of `depth` folders; None: at any depth."""
         workspace_claims = self.workspace_claims or WorkspaceClaims("")
         inside = os.path.relpath(self.folder, self.root)  # of a folder above the workspace: `../.claude/agents`
@@ -200,7 +200,7 @@ class DefinitionCollector(Generic[T]):
         self.items[name] = item
         self.paths[name] = str(path)
 
-    def loaded(self) -> LoadedItems[T]:
+    def loaded_items(self) -> LoadedItems[T]:
         """Return the collected items."""
         return LoadedItems(
             {name: self.items[name] for name in sorted(self.items)}, tuple(self.notes), tuple(self.hidden)
@@ -282,7 +282,7 @@ def own_sources(kind: Kind, places: ExtensionPaths) -> list[Source]:
 def agent_paths(source: Source) -> SourceFiles:
     """Return the `*.md` files of a source, in folders of any depth."""
     if source.workspace_claims is not None:
-        return source.held(None, ".md")
+        return source.read_files(None, ".md")
     if source.only:
         return _checked(source, iter([(source.folder / source.only, None)]))
     return _checked(source, ((path, None) for path in _files(source.folder) if path.suffix == ".md"))
@@ -291,7 +291,7 @@ def agent_paths(source: Source) -> SourceFiles:
 def skill_paths(source: Source) -> SourceFiles:
     """Return the `SKILL.md` of each folder in a source."""
     if source.workspace_claims is not None:
-        return source.held(1, "/SKILL.md")
+        return source.read_files(1, "/SKILL.md")
     if source.plugin and (source.folder / "SKILL.md").exists():  # the folder is a skill itself
         return _checked(source, iter([(source.folder / "SKILL.md", None)]))
     try:
@@ -319,10 +319,10 @@ def read_text(source: Source, path: Path) -> str:
 
     Raises OSError.
     """
-    return decoded(source.read(path))
+    return decode_text(source.read(path))
 
 
-def decoded(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """Return the text of a file; bytes that are not UTF-8 become replacement characters."""
     return raw.decode("utf-8-sig", errors="replace")
 

@@ -231,7 +231,7 @@ class HandlerFields:
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
         at = (*self.at, "headers")
-        headers = mapping(self.fields.get("headers", {}), at)
+        headers = read_mapping(self.fields.get("headers", {}), at)
         for name, text in headers.items():
             if not _HEADER.fullmatch(name) or not isinstance(text, str) or not text.isprintable():
                 raise FieldRefused((*at, name), "is not a header: write a name and a text")
@@ -277,7 +277,7 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
 
 
-def mapping(value: object, at: Address) -> Mapping[str, Any]:
+def read_mapping(value: object, at: Address) -> Mapping[str, Any]:
     """Return the value as an object of named fields. Raises `FieldRefused`."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", value)):
         raise FieldRefused(at, "has to be an object of named fields")

@@ -29,12 +29,12 @@ from callboard.adapters.extensions.hook_fields import (
     HandlerInside,
     HookOrigin,
     HttpLimits,
-    mapping,
+    read_mapping,
     sequence,
 )
 from callboard.adapters.extensions.skills import Skill
 from callboard.adapters.extensions.trust import scripts_as_trusted
-from callboard.adapters.extensions.yaml import Address, dotted
+from callboard.adapters.extensions.yaml import Address, dotted_address
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.hooks.matching import MATCHED, fits_nothing
 from callboard.core.hooks.merge import InvalidHook, read_matcher
@@ -103,17 +103,17 @@ class _Reading:
     notes: list[DiscoveryNote] = field(default_factory=list[DiscoveryNote])
 
     def ignore(self, address: Address, reason: str) -> None:
-        self.notes.append(DiscoveryNote(self.path, dotted(address), "ignored", reason))
+        self.notes.append(DiscoveryNote(self.path, dotted_address(address), "ignored", reason))
 
     def attempt(self, read: Callable[[], None]) -> None:
         """Read one part. If it is refused, the rest is still read."""
         try:
             read()
         except FieldRefused as refusal:
-            self.notes.append(DiscoveryNote(self.path, dotted(refusal.address), "refused", str(refusal)))
+            self.notes.append(DiscoveryNote(self.path, dotted_address(refusal.address), "refused", str(refusal)))
 
     def events(self, hooks: object) -> None:
-        for event, groups in mapping(hooks, ("hooks",)).items():
+        for event, groups in read_mapping(hooks, ("hooks",)).items():
             self.attempt(lambda event=event, groups=groups: self._event(event, groups))
 
     def _event(self, event: str, groups: object) -> None:
@@ -129,7 +129,7 @@ class _Reading:
             self.attempt(lambda group=group, group_at=group_at: self._group(event, group, group_at))
 
     def _group(self, event: str, group: object, at: Address) -> None:
-        fields = mapping(group, at)
+        fields = read_mapping(group, at)
         matcher = self._matcher(event, fields.get("matcher", ""), (*at, "matcher"))
         for name in sorted(fields.keys() - {"matcher", "hooks"}):
             self.ignore((*at, name), "there is no such field")
@@ -156,11 +156,11 @@ class _Reading:
         return text
 
     def _handler(self, event: str, matcher: str, handler: object, at: Address) -> None:
-        made, terms = HandlerFields(event, mapping(handler, at), at, self.origin, self.ignore).read()
+        made, terms = HandlerFields(event, read_mapping(handler, at), at, self.origin, self.ignore).read()
         # A teammate's turn ends with `Stop`, a subagent's with `SubagentStop`.
         both = event == "Stop" and self.origin.agent_type
         for name in (event, "SubagentStop") if both else (event,):
-            self.entries.append(HookEntry(name, made, matcher, terms, (self.path, dotted(at))))
+            self.entries.append(HookEntry(name, made, matcher, terms, (self.path, dotted_address(at))))
 
 
 def read_hooks(hooks: object, path: str, origin: HookOrigin) -> HooksRead:
@@ -206,11 +206,11 @@ def joined_limits(limits: Sequence[HttpLimits]) -> HttpLimits:
     Their lists are merged, and apply to all files as soon as one file has a list.
     """
 
-    def merged(lists: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    def merge_lists(lists: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         present = [entries for entries in lists if entries is not None]
         return tuple(dict.fromkeys(name for entries in present for name in entries)) if present else None
 
-    return HttpLimits(merged([limit.urls for limit in limits]), merged([limit.variables for limit in limits]))
+    return HttpLimits(merge_lists([limit.urls for limit in limits]), merge_lists([limit.variables for limit in limits]))
 
 
 def _limits(data: Mapping[str, Any], path: str, notes: list[DiscoveryNote]) -> HttpLimits:

@@ -146,7 +146,7 @@ class WorkspaceInstructions:
             place = f"{root}/{folder}"
             before = _changed_at(place)
             count = len(reader.files) + len(reader.notes)
-            reader.nested(source, folder)
+            reader.read_subfolder(source, folder)
             if count == len(reader.files) + len(reader.notes) and not os.path.lexists(f"{place}/.claude"):
                 self._bare[place] = before
         for note in reader.notes:
@@ -261,7 +261,7 @@ class InstructionReader:
             self.rules(source, rules)
         self.read(source, LOCAL)
 
-    def nested(self, source: InstructionFolder, folder: str) -> None:
+    def read_subfolder(self, source: InstructionFolder, folder: str) -> None:
         """Read the files of a subfolder, which apply to its content. Rules exist at the top only."""
         for name in (*NAMES, LOCAL):
             self.read(source, f"{folder}/{name}")

@@ -72,7 +72,7 @@ class _Reading:
     members: Mapping[str, YamlNode]
     notes: list[DiscoveryNote] = field(default_factory=list[DiscoveryNote])
 
-    def ignored(self, name: str, reason: str) -> None:
+    def note_ignored(self, name: str, reason: str) -> None:
         line = self.members[name].line if name in self.members else 0
         self.notes.append(DiscoveryNote(str(self.path), name, "ignored", reason, line))
 
@@ -223,13 +223,13 @@ def _report_unknown_fields(reading: _Reading) -> None:
     for name, node in reading.members.items():
         value = plain(node)
         if name in _UNUSED:
-            reading.ignored(name, _UNUSED[name])
+            reading.note_ignored(name, _UNUSED[name])
         elif name == "author" and not isinstance(value, str | dict):
             raise _Wrong(name, node.line, f"write {{name, email, url}}, not {_kind(value)}")
         elif name == "keywords" and not _texts(value):
             raise _Wrong(name, node.line, "write a list of texts")
         elif name not in _KEPT | _PATHS | {"hooks", "mcpServers"}:
-            reading.ignored(name, "is not a field of a plugin")
+            reading.note_ignored(name, "is not a field of a plugin")
     for name, reason in _UNUSED_FOLDERS.items():
         if (reading.root / name).exists():
             reading.notes.append(DiscoveryNote(str(reading.root / name), "", "ignored", reason))
@@ -260,27 +260,29 @@ def _named_commands(reading: _Reading) -> tuple[tuple[str, Path], ...]:
         fields: Mapping[str, object] = cast("Json", written) if isinstance(written, dict) else {"source": written}
         source = fields.get("source")
         if "content" in fields and source is None:
-            reading.ignored("commands", f"{name}: write its content to a file, and name the file as source")
+            reading.note_ignored("commands", f"{name}: write its content to a file, and name the file as source")
         elif not isinstance(source, str):
             raise _Wrong("commands", node.line, f"{name}: write a path, or {{source}}, not {_kind(source)}")
         elif path := _inside(reading, "commands", source):
             named.append((name, path))
         if others := sorted(set(fields) - {"source", "content"}):
-            reading.ignored("commands", f"{name}: {', '.join(others)}: write this into the front matter of its file")
+            reading.note_ignored(
+                "commands", f"{name}: {', '.join(others)}: write this into the front matter of its file"
+            )
     return tuple(named)
 
 
 def _inside(reading: _Reading, name: str, written: str) -> Path | None:
     """Return a path of the manifest, absolute; None, with a note, if it does not exist or leads out of the plugin."""
     if not written.startswith("./") and written != ".":
-        reading.ignored(name, f"{written}: a path begins with ./")
+        reading.note_ignored(name, f"{written}: a path begins with ./")
         return None
     try:
         path = (reading.root / written).resolve()
         if path.is_relative_to(reading.root):
             path = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        reading.ignored(name, f"{written}: {_message(error)}")
+        reading.note_ignored(name, f"{written}: {_message(error)}")
         return None
     if not path.is_relative_to(reading.root):
         reading.notes.append(

@@ -30,7 +30,7 @@ from callboard.adapters.extensions.discovery import (
     agent_paths,
     body_after_front_matter,
     broken,
-    decoded,
+    decode_text,
     invalid_line,
     read_text,
     skill_paths,
@@ -287,7 +287,7 @@ def load_skills(places: ExtensionPaths, longest: int = LONGEST_DESCRIPTION) -> L
         shelf.notes.extend(listing.notes)
         for path in listing.paths:
             _add(shelf, _command(shelf, source, path, longest), path)
-    return shelf.loaded()
+    return shelf.loaded_items()
 
 
 def _add(shelf: DefinitionCollector[Skill], skill: Skill | None, path: Path) -> None:
@@ -333,7 +333,7 @@ def _read(
     except (OSError, KeyError) as error:
         notes.append(DiscoveryNote(str(path), "", "refused", f"cannot be read: {error}"))
         return None
-    text = decoded(raw)
+    text = decode_text(raw)
     problem = _INVALID if (fault := invalid_line(raw)) else ""
     if problem:
         notes.append(DiscoveryNote(str(path), "", "ignored", problem, fault))
@@ -396,7 +396,7 @@ def _both_names(reading: AgentFields, otherwise: str, kind: CommandKind, *, is_s
     written = "" if given is None or kind == "command" else str(given).strip()
     if written and not _NAME.fullmatch(written):
         text = f"{written[:80]!r}" if isinstance(given, str) else kind_of(given)
-        reading.ignored("name", f"{text} is not a valid name: the folder's name counts")
+        reading.note_ignored("name", f"{text} is not a valid name: the folder's name counts")
         written = ""
     folder = otherwise if _NAME.fullmatch(otherwise) else ""
     name = (written or folder) if is_source and kind == "skill" else (folder or written)
@@ -404,9 +404,9 @@ def _both_names(reading: AgentFields, otherwise: str, kind: CommandKind, *, is_s
         return name, next((other for other in (written, folder) if other not in ("", name)), "")
     short = "-".join(otherwise.split(" "))
     if not _NAME.fullmatch(short):
-        reading.refused("name", "write letters, digits, dots and hyphens, at most 64")
+        reading.note_refused("name", "write letters, digits, dots and hyphens, at most 64")
         return "", ""
-    reading.ignored("name", f"{otherwise!r} is read as {short}: write letters, digits, dots and hyphens")
+    reading.note_ignored("name", f"{otherwise!r} is read as {short}: write letters, digits, dots and hyphens")
     return short, ""
 
 
@@ -421,14 +421,14 @@ def _description(reading: AgentFields, body: str, paths: Sequence[str], longest:
     if paths:
         text = f"{text} (for work on {', '.join(paths)})"
     if len(text) > longest:
-        reading.ignored("description", f"only its first {longest:,} characters are in the catalogue")
+        reading.note_ignored("description", f"only its first {longest:,} characters are in the catalogue")
     return text[:longest]
 
 
 def _field_text(reading: AgentFields, key: str) -> str:
     value = reading.fields.get(key)
     if value is not None and not isinstance(value, str | int):
-        reading.ignored(key, "write a text")
+        reading.note_ignored(key, "write a text")
         return ""
     return str(value if value is not None else "")
 
@@ -486,15 +486,15 @@ def fields_of(reading: AgentFields, variables: Mapping[str, str]) -> SkillFields
     for name in reading.fields:
         if name not in HONOURED:
             suggestion = f": write {_NEAR[name]}" if name in _NEAR else ""
-            reading.ignored(name, f"is not a field of a skill{suggestion}")
+            reading.note_ignored(name, f"is not a field of a skill{suggestion}")
     fork = text_of(reading, "context").lower()
     if fork not in ("", "fork"):
-        reading.ignored("context", f"{fork} is unknown: write fork, or leave it out")
+        reading.note_ignored("context", f"{fork} is unknown: write fork, or leave it out")
     _only_of_forks(reading, forks=fork == "fork")
     shell = text_of(reading, "shell").lower()
     if shell not in ("", "bash"):
         reason = "there is no PowerShell here: its commands are not run" if shell == "powershell" else "write bash"
-        reading.ignored("shell", reason)
+        reading.note_ignored("shell", reason)
     model = text_of(reading, "model")
     return SkillFields(
         hint=_hint_text(reading.fields.get("argument-hint")),
@@ -516,7 +516,7 @@ def fields_of(reading: AgentFields, variables: Mapping[str, str]) -> SkillFields
 def _only_of_forks(reading: AgentFields, *, forks: bool) -> None:
     for name in ("agent", "background"):
         if name in reading.fields and not forks:
-            reading.ignored(name, "counts only with context: fork")
+            reading.note_ignored(name, "counts only with context: fork")
 
 
 def _for_person(reading: AgentFields) -> bool:
@@ -530,7 +530,7 @@ def _for_person(reading: AgentFields) -> bool:
 def _paths(reading: AgentFields) -> tuple[str, ...]:
     value = reading.fields.get("paths")
     if value is not None and not isinstance(value, str | list | tuple):
-        reading.ignored("paths", "write globs, such as src/**/*.ts")
+        reading.note_ignored("paths", "write globs, such as src/**/*.ts")
         return ()
     return entries(cast("object", value), blanks=False)
 
@@ -543,11 +543,13 @@ def _agent(written: str) -> str:
 def _names(reading: AgentFields) -> tuple[str, ...]:
     value = reading.fields.get("arguments")
     if value is not None and not isinstance(value, str | list | tuple):
-        reading.ignored("arguments", "write names, as a list or between blanks")
+        reading.note_ignored("arguments", "write names, as a list or between blanks")
         return ()
     good, bad = argument_names(cast("object", value))
     for name in bad:
-        reading.ignored("arguments", f"{name!r} is not a valid name of an argument: write letters, digits, _ and -")
+        reading.note_ignored(
+            "arguments", f"{name!r} is not a valid name of an argument: write letters, digits, _ and -"
+        )
     return good
 
 
@@ -555,21 +557,21 @@ def _rules(reading: AgentFields, field: str, variables: Mapping[str, str]) -> tu
     """Return the rules of a field, with the variables for the folders of skill and plugin replaced."""
     value = reading.fields.get(field)
     if value is not None and not isinstance(value, str | list | tuple):
-        reading.ignored(field, "write rules, such as Bash(git diff *) Read")
+        reading.note_ignored(field, "write rules, such as Bash(git diff *) Read")
         return ()
     good: list[str] = []
     for written in entries(cast("object", value)):
         entry = _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), written)
         if unknown := _VARIABLE.search(entry):
-            reading.ignored(field, f"{written}: {unknown[0]} is not known here")
+            reading.note_ignored(field, f"{written}: {unknown[0]} is not known here")
             continue
         if "*" in "".join(variables[match[1]] for match in _VARIABLE.finditer(written)):
-            reading.ignored(field, f"{written}: a star in the path of the folder would match anything")
+            reading.note_ignored(field, f"{written}: a star in the path of the folder would match anything")
             continue
         try:
             parse_rule(entry)
         except ValueError as wrong:
-            reading.ignored(field, str(wrong))
+            reading.note_ignored(field, str(wrong))
         else:
             good.append(entry)
     return tuple(dict.fromkeys(good))

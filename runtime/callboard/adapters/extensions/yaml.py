@@ -98,7 +98,7 @@ class YamlDocument:
         while nearest and nearest not in self.lines:
             nearest = nearest[:-1]
         line = self.lines.get(nearest, 1)
-        return f"{self.where}:{line}: {dotted(address)}" if address else f"{self.where}:{line}"
+        return f"{self.where}:{line}: {dotted_address(address)}" if address else f"{self.where}:{line}"
 
     def error(self, problem: str, address: Address = ()) -> SettingsError:
         """Return the error to raise about a value of this document."""
@@ -138,7 +138,7 @@ def value_spans(text: str) -> dict[Address, YamlSpan]:
     return walk.spans
 
 
-def dotted(address: Address) -> str:
+def dotted_address(address: Address) -> str:
     """Return an address as users write it: `agents.lead[2].reply`."""
     text = ""
     for part in address:
@@ -422,7 +422,7 @@ class _Survey:
         self._lines[address] = line
         if problem := _unusable(node):
             raise SettingsError(
-                problem, f"{self._where}:{line}: {dotted(address)}" if address else f"{self._where}:{line}"
+                problem, f"{self._where}:{line}: {dotted_address(address)}" if address else f"{self._where}:{line}"
             )
         if isinstance(node, yaml.MappingNode):
             self._walk_mapping(node, address)
@@ -435,12 +435,14 @@ class _Survey:
         for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise SettingsError("a field's name is a plain word", f"{self._where}:{line}: {dotted(address)}")
+                raise SettingsError(
+                    "a field's name is a plain word", f"{self._where}:{line}: {dotted_address(address)}"
+                )
             name = str(key.value)
             if problem := _unusable(key):
-                raise SettingsError(problem, f"{self._where}:{line}: {dotted((*address, name[:40]))}")
+                raise SettingsError(problem, f"{self._where}:{line}: {dotted_address((*address, name[:40]))}")
             if name in met:
-                place = f"{self._where}:{line}: {dotted((*address, name))}"
+                place = f"{self._where}:{line}: {dotted_address((*address, name))}"
                 raise SettingsError("is written twice; keep one of the two", place)
             met.add(name)
             self._walk(value, (*address, name))

@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from callboard.adapters.git.git import Git
 from callboard.adapters.git.repository import Repository, WorkingTree, find_repository
-from callboard.adapters.storage.file_locks import holding, settled
+from callboard.adapters.storage.file_locks import hold_lock, settled
 from callboard.core.decoding import read_value
 from callboard.core.keys import WORKTREES, host_lease
 from callboard.core.team.worktrees import Worktree, Worktrees, fold
@@ -76,7 +76,7 @@ class WorktreeRegistry:
     @asynccontextmanager
     async def locked_lists(self, repo: Repository) -> AsyncGenerator[None]:
         """Hold the lock for git's lists of branches and worktrees, for single git calls."""
-        async with holding(repo.common / "callboard.lock", wait=True):
+        async with hold_lock(repo.common / "callboard.lock", wait=True):
             yield
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class WorktreeRegistry:
 
         Raises `ToolRefused` during another act.
         """
-        async with holding(self.root / ".locks" / name, wait=False) as held:
+        async with hold_lock(self.root / ".locks" / name, wait=False) as held:
             if not held:
                 raise ToolRefused(f"another act on the worktree {name} is in progress: try again later")
             worktrees = await self.read()

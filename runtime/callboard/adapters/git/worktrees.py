@@ -22,7 +22,7 @@ import anyio.to_thread
 from callboard.adapters.git.git import Git
 from callboard.adapters.git.record import RUNTIME, WorktreeRegistry, author_of, is_ancestor
 from callboard.adapters.git.repository import GitFailed, Repository, WorkingTree
-from callboard.adapters.storage.file_locks import holding
+from callboard.adapters.storage.file_locks import hold_lock
 from callboard.adapters.system.archive import make_private
 from callboard.core.context.reminders import displayed_name
 from callboard.core.keys import WORKTREES
@@ -291,7 +291,7 @@ class GitWorktrees:
         for tree in (await self._registry.read()).there.values():
             if tree.standing == "ready":
                 continue
-            async with holding(self._registry.root / ".locks" / tree.name, wait=False) as held:
+            async with hold_lock(self._registry.root / ".locks" / tree.name, wait=False) as held:
                 now = (await self._registry.read()).there.get(tree.name) if held else None
                 if now is not None and now.standing != "ready":
                     lines.append(await self._repair_line(now))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio.to_thread
 
 from callboard.adapters.mcp.session import McpSession, ServerFailed
-from callboard.adapters.mcp.tools import Call, ServerTool, ToolDeclaration, declared
+from callboard.adapters.mcp.tools import Call, ServerTool, ToolDeclaration, read_declaration
 from callboard.core.mcp.limits import McpLimits
 from callboard.core.mcp.results import cut, one_line
 from callboard.core.mcp.tool_names import own_clashes
@@ -57,9 +57,11 @@ async def _tools(
         return []
     seconds = min(limits.call_of(entry.timeout), limits.idle_of(entry.transport, entry.timeout))
     tools: list[ToolDeclaration] = []
-    listed = await mcp_session.listed("tools/list", "tools", wrong)
+    listed = await mcp_session.list_all("tools/list", "tools", wrong)
     # Checking hundreds of schemas takes time; other tasks run meanwhile.
-    for tool in await anyio.to_thread.run_sync(lambda: [declared(entry.name, item, seconds) for item in listed]):
+    for tool in await anyio.to_thread.run_sync(
+        lambda: [read_declaration(entry.name, item, seconds) for item in listed]
+    ):
         if tool is None:
             wrong.append("a tool without a name is left out")
             continue
@@ -112,7 +114,7 @@ async def _optional(mcp_session: McpSession, kind: str, wrong: list[str]) -> lis
     if not mcp_session.offers(kind):
         return []
     try:
-        return await mcp_session.listed(f"{kind}/list", kind, wrong)
+        return await mcp_session.list_all(f"{kind}/list", kind, wrong)
     except ServerFailed as error:
         if error.lost:
             raise

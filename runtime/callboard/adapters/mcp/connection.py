@@ -7,9 +7,9 @@
 A lost remote server is retried automatically, five times. A dead process is restarted by its next call, at most three
 times in 60 s. In both cases a running call ends with an error that reports its unknown effect, and is never repeated.
 
-A server in the client of a headless run has streams like those of the SDK's own transports (`bridged`): its messages
-pass through the client's protocol. Each message is carried in a separate task, so that a long call does not delay
-others.
+A server in the client of a headless run has streams like those of the SDK's own transports (`open_bridge`): its
+messages pass through the client's protocol. Each message is carried in a separate task, so that a long call does not
+delay others.
 
 A remote server gets the headers of its entry, and those that its `headersHelper` prints.
 """
@@ -135,7 +135,7 @@ class ServerConnection:
         self._wanted = True
         self._changed.notify()
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until the attempt to connect is over."""
         await self._changed.until(lambda: self._settled)
 
@@ -174,7 +174,7 @@ class ServerConnection:
             if self.state in ("off", "untrusted"):
                 raise ToolRefused(f"the MCP server {self.entry.name} is {self.state}: {self.why}")
             self.request_connection()
-            await self.settled()
+            await self.wait_settled()
         if self._wire is None:
             raise ToolRefused(f"the MCP server {self.entry.name} cannot be reached: {self.why}")
         return self._wire
@@ -214,7 +214,7 @@ class ServerConnection:
         try:
             with call.begin() as scope:
                 return answer_of(
-                    await mcp_session.request("tools/call", {"name": tool, "arguments": tool_input}, call.progressed)
+                    await mcp_session.request("tools/call", {"name": tool, "arguments": tool_input}, call.show_progress)
                 )
         finally:
             self._calls.remove(call)
@@ -266,7 +266,7 @@ class ServerConnection:
 
     # Owner
 
-    async def own(self) -> None:
+    async def own_connection(self) -> None:
         """Own its connection for as long as the session lives. Exactly one task for each server."""
         while not self._closed:
             await self._changed.until(lambda: self._wanted)
@@ -382,7 +382,7 @@ class ServerConnection:
             return remote(entry, await headers_of(entry, place), seen, self._lose)
         if self._bridge is None:
             raise ServerFailed("its client no longer serves it")
-        return bridged(self._bridge)
+        return open_bridge(self._bridge)
 
     async def _check_restart_rate(self) -> None:
         """Refuse to restart a process that ends again and again. Raises `ServerFailed`."""
@@ -448,7 +448,7 @@ Into = MemoryObjectSendStream[SessionMessage | Exception]
 
 
 @asynccontextmanager
-async def bridged(bridge: Bridge) -> AsyncGenerator[Streams]:
+async def open_bridge(bridge: Bridge) -> AsyncGenerator[Streams]:
     """Yield streams to the server behind a bridge. A request that cannot be carried is answered with an error."""
     into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)

@@ -111,7 +111,7 @@ class Manager:
     async def ready(self) -> None:
         for link in list(self._links.values()):
             if link.state in ("waiting", "connecting"):
-                await link.settled()
+                await link.wait_settled()
 
     async def connect(self, name: str) -> ServerStatus:
         link = self._link(name)
@@ -123,7 +123,7 @@ class Manager:
             link.state = "waiting"
             link.why = ""
         link.request_connection()
-        await link.settled()
+        await link.wait_settled()
         if link.state != "connected":
             raise ToolRefused(f"the MCP server {name} cannot be reached: {link.why}")
         return link.now
@@ -186,7 +186,7 @@ class Manager:
     def _start_owner(self, link: ServerConnection) -> None:
         """Start the task that owns the server, if the manager is running."""
         if self._group is not None:
-            self._group.start_soon(link.own)
+            self._group.start_soon(link.own_connection)
             if link.state == "waiting":
                 link.request_connection()
 

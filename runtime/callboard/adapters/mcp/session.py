@@ -90,9 +90,9 @@ class McpSession:
         try:
             return await self.dispatcher.send_raw_request(method, params, cast("Any", options))
         except MCPError as error:
-            raise failed(error, self.seen) from None
+            raise server_failure(error, self.seen) from None
 
-    async def listed(self, method: str, key: str, wrong: list[str]) -> list[Json]:
+    async def list_all(self, method: str, key: str, wrong: list[str]) -> list[Json]:
         """Return the different objects on all pages of a list.
 
         If the server refuses a later page, the pages before it count, and `wrong` gets the reason. Raises
@@ -138,14 +138,14 @@ async def handshake(
         try:
             result = await session.initialize()
         except MCPError as error:
-            raise failed(error, seen) from None
+            raise server_failure(error, seen) from None
         except (ValidationError, RuntimeError) as error:
             reason = "; ".join(faults_of(error)) if isinstance(error, ValidationError) else str(error)
             raise ServerFailed(f"its answer to `initialize` is invalid: {one_line(reason)}") from None
         yield McpSession(dispatcher, seen, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
-def failed(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
+def server_failure(error: MCPError, seen: ConnectionObservations) -> ServerFailed:
     """Return the runtime's error for an error of the SDK."""
     message = one_line(error.error.message, 2_000) or "no reason given"
     if error.error.code == types.CONNECTION_CLOSED:

@@ -49,7 +49,7 @@ async def event_streams(
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         carrier = _Carrier(client, httpx2.URL(url), response, into, refused, ended)
         with into, read, write, outgoing:
-            async with carrier.carrying(outgoing):
+            async with carrier.carry_messages(outgoing):
                 yield read, write
 
 
@@ -81,7 +81,7 @@ class _Carrier:
     """Ids of requests without an answer."""
 
     @asynccontextmanager
-    async def carrying(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> AsyncGenerator[None]:
+    async def carry_messages(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> AsyncGenerator[None]:
         """Carry messages in both directions for the block."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.read)

@@ -55,7 +55,7 @@ class ToolDeclaration:
     """Mistakes in the tool's schema; empty for none."""
 
 
-def declared(server: str, entry: Json, seconds: float) -> ToolDeclaration | None:
+def read_declaration(server: str, entry: Json, seconds: float) -> ToolDeclaration | None:
     """Return a tool of a `tools/list`; None if it has no name. `seconds`: the longest silence of a call."""
     name = entry.get("name")
     if not isinstance(name, str) or not name.strip():
@@ -171,7 +171,7 @@ class CallInFlight:
             return f"it took longer than {self.most:g} s"
         return f"the server said nothing for {self.silence:g} s"
 
-    async def progressed(self, progress: float, total: float | None, message: str | None) -> None:
+    async def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Show the progress, and restart the silence timeout."""
         self._wind()
         if anyio.current_time() < self._reported_at + A_WORD:

@@ -278,7 +278,7 @@ def start(
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log.exists():
         log.replace(log.with_suffix(".old"))
-    if replaced := release.OURS.replaced():
+    if replaced := release.OURS.replaced_by():
         raise OSError(replaced)
     arguments = [*release.child_python(), _CHILD, str(log), str(LOG_BYTES), str(folder), program, *program_arguments]
     ends: list[int] = []

@@ -20,7 +20,7 @@ import platformdirs
 from callboard.adapters.processes.programs import ConfinedCommand, is_within
 from callboard.adapters.processes.sandbox.machine import LEAST_ABI, Machine, examine
 from callboard.adapters.processes.sandbox.restrictions import visible_parts
-from callboard.adapters.processes.sandbox.sandbox_paths import credentials_of, secrets_of_machine, spelled
+from callboard.adapters.processes.sandbox.sandbox_paths import credentials_of, path_on_disk, secrets_of_machine
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules, seatbelt_profile
 from callboard.adapters.processes.sandbox.syscall_filter import NO_FAMILIES, call_filter
 from callboard.adapters.system import release
@@ -79,8 +79,8 @@ class Confinement:
         return ConfinedCommand((self.machine.bwrap, *arguments), program, tuple(command))
 
     def _seatbelt(self, command: Sequence[str], read: Sequence[str], write: Sequence[str]) -> ConfinedCommand:
-        hidden = [spelled(path) for path in self.hidden]
-        opened = [SeatbeltArea(spelled(path)) for path in (*read, *write)]
+        hidden = [path_on_disk(path) for path in self.hidden]
+        opened = [SeatbeltArea(path_on_disk(path)) for path in (*read, *write)]
         # A writable folder that contains hidden ones does not open them.
         areas = [replace(each, without=tuple(path for path in hidden if is_within(path, each.path))) for each in opened]
         rules = SeatbeltRules((SeatbeltArea("/", tuple(hidden)), *opened[: len(read)]), tuple(areas[len(read) :]))

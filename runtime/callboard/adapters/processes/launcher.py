@@ -104,7 +104,7 @@ class ShellLauncher:
         """Return True if commands can reach any network."""
         return self.sandbox.network
 
-    def showing(self, folders: Sequence[Path]) -> ShellLauncher:
+    def with_readable(self, folders: Sequence[Path]) -> ShellLauncher:
         """Return a launcher with more folders that commands may read and run, and may never change.
 
         The folders are visible even if they are otherwise hidden: sessions load skills and plugins from them.
@@ -164,7 +164,7 @@ class ShellLauncher:
     async def _attend(self, job: _Job, timeout: float, moved: anyio.Event) -> Finished | tuple[int, float]:
         keep = job.output
         reach = await self._reach(job.grants)
-        before = len(self.ways_out.refused(reach.socket))
+        before = len(self.ways_out.refused_hosts(reach.socket))
         end = await self._see_through(job, reach, timeout, moved)
         if end.process is not None:
             return end.process
@@ -172,7 +172,7 @@ class ShellLauncher:
         report = self.report(keep)
         sandbox_paths = self.sandbox.paths
         if sandbox_paths is not None and self.sandbox.level and finished.exit_code != 0:
-            refused = tuple(dict.fromkeys(self.ways_out.refused(reach.socket)[before:]))
+            refused = tuple(dict.fromkeys(self.ways_out.refused_hosts(reach.socket)[before:]))
             find_cause = partial(explain, finished.output, reach, refused, sandbox_paths, level=self.sandbox.kind)
             if cause := await anyio.to_thread.run_sync(find_cause):
                 output = f"{finished.output.rstrip(chr(10))}\n{cause}\n"
@@ -308,7 +308,7 @@ class ShellLauncher:
         # Otherwise files of an earlier command with the same output would be read as those of this command.
         for ending in (".exit", ".failed", ".report", ".moved"):
             await anyio.Path(f"{output}{ending}").unlink(missing_ok=True)
-        if replaced := release.OURS.replaced():
+        if replaced := release.OURS.replaced_by():
             raise ToolRefused(replaced)
         most = WHOLE if job.streams is None else SAID
         arguments = [*release.child_python(), _CHILD, str(output), str(most), job.mode, str(folder), shell, command]

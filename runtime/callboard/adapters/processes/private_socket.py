@@ -47,7 +47,7 @@ def socket_name(pid: int, started: float, purpose: str) -> str:
 
 
 @contextmanager
-def listening(folder: Path, name: str) -> Generator[socket.socket]:
+def listen_at(folder: Path, name: str) -> Generator[socket.socket]:
     """Listen on a socket while the block runs. `name`: a `socket_name` of this process.
 
     Also removes sockets of processes that have ended. Raises `OSError`, for example for a folder of another user.
@@ -75,7 +75,7 @@ def listening(folder: Path, name: str) -> Generator[socket.socket]:
         listener.close()
 
 
-def connected(folder: Path, name: str) -> socket.socket | None:
+def connect_to(folder: Path, name: str) -> socket.socket | None:
     """Return a connection to the socket of a process; None if there is none, or it accepts no more."""
     connection = _new_socket()
     try:
@@ -87,7 +87,7 @@ def connected(folder: Path, name: str) -> socket.socket | None:
     return connection
 
 
-def accepted(listener: socket.socket) -> socket.socket | None:
+def accept_from(listener: socket.socket) -> socket.socket | None:
     """Return the next connection; None if there is none after all."""
     try:
         connection, _ = listener.accept()
@@ -124,7 +124,7 @@ def peer_of(connection: socket.socket) -> ConnectionOwner:
     return owner if has_proc() or owner.origin == "tool" else replace(owner, origin="person")
 
 
-async def received(connection: socket.socket) -> bytes:
+async def receive_from(connection: socket.socket) -> bytes:
     """Return the next bytes of a connection; empty at its end, also after an error."""
     while True:
         await anyio.wait_readable(connection)
@@ -139,7 +139,7 @@ async def received(connection: socket.socket) -> bytes:
 async def first_line(connection: socket.socket) -> bytes:
     """Return the first line that the other end of a connection sends. Raises `LiveProtocolError`, `OSError`."""
     reader = LineReader()
-    while data := await received(connection):
+    while data := await receive_from(connection):
         if lines := reader.feed(data):
             return lines[0]
     raise LiveProtocolError("the other end left without a line")
@@ -170,7 +170,7 @@ def _remove_dead(folder: Path) -> None:
         started, _, _ = ending.partition("-")
         if not pid.isdecimal() or not started.isdecimal() or is_same(int(pid), float(started)):
             continue
-        if (living := connected(folder, path.name)) is not None:
+        if (living := connect_to(folder, path.name)) is not None:
             living.close()
             continue
         with suppress(OSError):  # another process may remove it, too

@@ -87,18 +87,20 @@ class SystemdUnit(WorkspaceService):
     def text(self) -> str:
         """Return the content of its file."""
         line = self.line()
-        variables = [f"Environment={quoted(f'{name}={self.environ[name]}')}" for name in KEPT if self.environ.get(name)]
+        variables = [
+            f"Environment={quote_word(f'{name}={self.environ[name]}')}" for name in KEPT if self.environ.get(name)
+        ]
         privileges = [] if _setuid_sandbox(self.environ) else ["NoNewPrivileges=yes"]
         rows = (
             MARK,
-            f"# It fires the schedules of {quoted(str(self.workspace))}",
+            f"# It fires the schedules of {quote_word(str(self.workspace))}",
             "[Unit]",
             f"Description=Callboard schedules ({self.name.removesuffix('.service').removeprefix('callboard-')})",
             "StartLimitIntervalSec=600",
             "StartLimitBurst=10",
             "",
             "[Service]",
-            f"ExecStart={' '.join([quoted(line[0]), *(quoted(word, variables=True) for word in line[1:])])}",
+            f"ExecStart={' '.join([quote_word(line[0]), *(quote_word(word, variables=True) for word in line[1:])])}",
             "ExecReload=/bin/kill -HUP $MAINPID",
             "Restart=on-failure",
             "RestartSec=5",
@@ -122,7 +124,7 @@ class SystemdUnit(WorkspaceService):
         return "\n".join(rows) + "\n"
 
 
-def quoted(word: str, *, variables: bool = False) -> str:
+def quote_word(word: str, *, variables: bool = False) -> str:
     """Return a word for a unit file, quoted so that no character has a special meaning.
 
     `variables`: `$` begins a variable in this place, as everywhere in a command line except in the program's path.

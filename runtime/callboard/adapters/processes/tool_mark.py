@@ -28,7 +28,7 @@ from callboard.adapters.processes.sandbox.bpf import (
     RETURN,
     X32,
     Instruction,
-    packed,
+    pack_program,
     when,
 )
 from callboard.adapters.processes.tool_ancestry import MARK_ERROR, MARK_VALUE
@@ -56,7 +56,7 @@ def mark_process() -> None:
         return
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
-        isolation.apply_call_filter(packed(_program()))
+        isolation.apply_call_filter(pack_program(_program()))
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise

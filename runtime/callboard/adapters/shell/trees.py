@@ -55,7 +55,7 @@ def tree_beneath(
     if left_out == "untracked" and folder == "/":
         folder = root  # outside a repository git reads only the named folders
     ignored = _Ignored(root) if left_out == "ignored" else None
-    todo = [(folder, ignored.above(folder) if ignored else _Rules())]
+    todo = [(folder, ignored.rules_above(folder) if ignored else _Rules())]
     while todo:
         if len(tree.paths) >= MOST_ENTRIES:
             tree.cut = True
@@ -111,7 +111,7 @@ class _Ignored:
         self._root = root
         self._in_repository = in_repository(Path(root))
 
-    def above(self, folder: str) -> _Rules:
+    def rules_above(self, folder: str) -> _Rules:
         """Return the rules of the folders from the workspace down to `folder`, without its own."""
         rules = _Rules()
         for at in reversed([at for at in Path(folder).parents if at.is_relative_to(self._root)]):

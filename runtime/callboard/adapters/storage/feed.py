@@ -122,7 +122,7 @@ class Sleepers(Generic[T]):
                 if not table[name]:
                     del table[name]
 
-    def touched(self, streams: Iterable[str], keys: Iterable[str]) -> set[T]:
+    def sleepers_of(self, streams: Iterable[str], keys: Iterable[str]) -> set[T]:
         """Return the sleepers to wake after changes to these streams and keys."""
         followers: set[T] = set()
         with self._lock:
@@ -197,9 +197,9 @@ class DurableFeeds:
         """Return the streams that have feeds."""
         return self._sleepers.streams()
 
-    def changed(self, streams: Iterable[str], keys: Iterable[str]) -> None:
+    def wake(self, streams: Iterable[str], keys: Iterable[str]) -> None:
         """Wake the feeds of these streams and keys."""
-        self._wake(self._sleepers.touched(streams, keys))
+        self._wake(self._sleepers.sleepers_of(streams, keys))
 
     def handle_ring(self, names: Collection[str] | None) -> None:
         """Wake the feeds of a ring's names (`s` and a stream, `k` and a key), or all of them."""
@@ -207,7 +207,7 @@ class DurableFeeds:
             self._wake(self._sleepers.all_sleepers())
             return
         streams = [name[1:] for name in names if name.startswith("s")]
-        self.changed(streams, [name[1:] for name in names if name.startswith("k")])
+        self.wake(streams, [name[1:] for name in names if name.startswith("k")])
 
     def close(self) -> None:
         """End all feeds."""

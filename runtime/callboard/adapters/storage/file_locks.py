@@ -24,7 +24,7 @@ _OURS = b"\0core.hooksPath=/dev/null\0"
 
 
 @asynccontextmanager
-async def holding(path: Path, *, wait: bool) -> AsyncGenerator[bool]:
+async def hold_lock(path: Path, *, wait: bool) -> AsyncGenerator[bool]:
     """Hold the lock while the block runs; False: another process has it (never with `wait`). Raises OSError.
 
     A cancellation does not end the wait, so use it only if every holder finishes soon.

@@ -115,7 +115,7 @@ class MemoryStore:
         self.kill()
         return self._another(crash_after, crash_point)
 
-    def beside(self, *, crash_after: int | None = None, crash_point: CrashPoint = "before") -> MemoryStore:
+    def second_store(self, *, crash_after: int | None = None, crash_point: CrashPoint = "before") -> MemoryStore:
         """Return a second store on the same contents, like another process that attaches at the same time."""
         return self._another(crash_after, crash_point)
 
@@ -131,7 +131,7 @@ class MemoryStore:
         draft = CommitDraft(self._contents)
         numbers = draft.commit(writes, fence)
         self._write(partial(self._contents.merge, draft))
-        for feed in self._contents.bells.touched(draft.records, draft.rows):
+        for feed in self._contents.bells.sleepers_of(draft.records, draft.rows):
             feed.ring()
         self._crash("after")
         return numbers

@@ -100,7 +100,7 @@ class FolderWatch:
         self._kernel = kernel
         self._watches = watches
 
-    async def changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Return once something has changed since the creation of this watch, or since the last return."""
         if self._bell is None:
             raise RuntimeError("the watch is closed")

@@ -45,11 +45,11 @@ class InstalledRelease:
         self.mark = mark_of(file) if mark is None else mark
         self.version = version or version_in(file)
 
-    def installed(self) -> bool:
+    def is_installed(self) -> bool:
         """Return True if a complete version is installed there, this one or another."""
         return bool(version_in(self.file))
 
-    def replaced(self) -> str:
+    def replaced_by(self) -> str:
         """Return the description, with the remedy, if another Callboard has replaced this one.
 
         Empty if it is the same.
@@ -86,4 +86,4 @@ def parent_differs() -> str:
     if not isinstance(option, str):
         return ""  # a user runs the script directly
     mark, _, version = option.partition("/")
-    return InstalledRelease(mark=mark, version=version).replaced()
+    return InstalledRelease(mark=mark, version=version).replaced_by()

@@ -222,6 +222,6 @@ class TypedTool(ABC, Generic[G]):
         return None
 
 
-def failed(text: str, **data: Any) -> ToolOutcome:
+def failed_outcome(text: str, **data: Any) -> ToolOutcome:
     """Return an outcome that reports a failure to the model."""
     return ToolOutcome(text, is_error=True, data=dict(data))

@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import Field
 
 from callboard.adapters.processes.launcher import find_process
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed, look_tool, store_tool
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed_outcome, look_tool, store_tool
 from callboard.adapters.tools.task_rows import board_of, claim_outcome, find_task, holder_of, put_task
 from callboard.adapters.tools.team import envelope, team
 from callboard.core.keys import short_id
@@ -351,7 +351,7 @@ class CompleteTask(TypedTool[Complete]):
         writing = find_process(_output(context))
         alive = writing is not None and await context.launcher.end(*writing)
         note = " It was still running and has been ended." if alive else ""
-        return failed(
+        return failed_outcome(
             f"The runtime stopped while the check of {arguments.task_id} was in progress, so its result is unknown, "
             f"and the task is not completed.{note} Look at what the check changes, then call complete_task again."
         )
@@ -394,7 +394,7 @@ def _refused(task: Task, finished: Finished) -> ToolOutcome:
         f"{task.id} is not completed: its check {how}.\n$ {task.check}\n{end}{whole}\n"
         "Fix it and call complete_task again. If you cannot, call fail_task or release_task and say why."
     )
-    return failed(text, task_id=task.id, check={"exit_code": finished.exit_code, "output": output[-_SHOWN:]})
+    return failed_outcome(text, task_id=task.id, check={"exit_code": finished.exit_code, "output": output[-_SHOWN:]})
 
 
 def _output(context: CallContext) -> Path:

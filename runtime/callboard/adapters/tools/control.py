@@ -56,7 +56,7 @@ class Grant(ToolInput):
         return Budget.model_validate(self.model_dump())
 
 
-def granted(spec: AgentSpec, grant: Grant, context: CallContext) -> AgentSpec | ToolOutcome:
+def grant_budget(spec: AgentSpec, grant: Grant, context: CallContext) -> AgentSpec | ToolOutcome:
     """Return the spec of the new agent with its budget, or the refusal as a result. Raises `ToolRefused`."""
     result = context.spawner.grant(spec, grant.value())
     if not isinstance(result, BudgetReached):
@@ -119,7 +119,7 @@ class _Task(ToolInput):
 def control_tools(types: Mapping[str, str] | None = None, *, asks_in_call: bool = False) -> tuple[Tool, ...]:
     """Return `compact`, `ask_person` and `task`. `types`: the agent types and when to use each, for the model."""
     spec = ToolSpec(
-        "task", _TASK + listed(types), schema_of(_Task), effect="attach", concurrency="shared", seconds=None
+        "task", _TASK + list_types(types), schema_of(_Task), effect="attach", concurrency="shared", seconds=None
     )
     in_call = ToolSpec("ask_person", _ASKS, schema_of(_Ask), effect="attach", concurrency="shared", seconds=None)
     return (
@@ -129,7 +129,7 @@ def control_tools(types: Mapping[str, str] | None = None, *, asks_in_call: bool 
     )
 
 
-def listed(types: Mapping[str, str] | None) -> str:
+def list_types(types: Mapping[str, str] | None) -> str:
     """Return the agent types for the end of a description, in a fixed order; empty if there are none."""
     lines = [f"- {name}: {' '.join(when.split())}" for name, when in sorted((types or {}).items())]
     return AGENT_TYPES + "\n".join(lines) if lines else ""
@@ -222,7 +222,7 @@ class SubagentTool:
         Any end other than `done` is reported as an error, with the subagent's text.
         """
         read = read_input(_Task, tool_input)
-        spec = granted(_subagent_spec(read, context), read.budget, context)
+        spec = grant_budget(_subagent_spec(read, context), read.budget, context)
         if isinstance(spec, ToolOutcome):
             return spec
         with taken_back_on_failure(spec.name, context):

@@ -32,9 +32,9 @@ import anyio.to_thread
 from pydantic import Field
 
 from callboard.adapters.system.regular_files import clear_part, part_name, read_in, write_in_folder
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed, read_input
-from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, opened, refusing_os_errors
-from callboard.adapters.tools.text_edits import describe_change, replace_text, unified
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed_outcome, read_input
+from callboard.adapters.tools.roots import RootCache, ToolPath, folder_of, open_file, refusing_os_errors
+from callboard.adapters.tools.text_edits import describe_change, replace_text, text_diff
 from callboard.core.keys import count_words
 from callboard.ports.tool import CallContext, Folders, Tool, ToolOutcome
 from callboard.types.errors import ToolRefused
@@ -142,7 +142,7 @@ class ChangeTool(TypedTool[Change]):
         if existing is None:
             return ""
         try:
-            return unified(existing[0].decode(), plan.content.decode(), target.label)
+            return text_diff(existing[0].decode(), plan.content.decode(), target.label)
         except UnicodeDecodeError:
             return ""
 
@@ -172,7 +172,7 @@ class ChangeTool(TypedTool[Change]):
             return _done(marked, before, after, report=str(marks.get("said", "")), context=context)
         if now == before:
             return None
-        return failed(
+        return failed_outcome(
             f"The runtime stopped while {target.label} was being changed, and it holds neither the content from before "
             "nor the new one now: somebody else has changed it. Read it before you change it."
         )
@@ -214,7 +214,7 @@ class WriteFile(ChangeTool[WriteFileInput]):
     def plan(
         self, arguments: WriteFileInput, target: ToolPath, existing: tuple[bytes, int] | None, known_digest: str | None
     ) -> FileChange:
-        content = encoded(arguments.content, "content")
+        content = encode_text(arguments.content, "content")
         size = f"{count_words(len(arguments.content.splitlines()), 'line')}, {count_words(len(content), 'byte')}"
         if existing is None:
             return FileChange("", content, None, f"Made {target.label} ({size}).")
@@ -274,7 +274,7 @@ class MultiEdit(ChangeTool[MultiEditInput]):
         if existing is not None or arguments.edits[0].old_text:
             return _edited(target, existing, known_digest, arguments.edits)
         text = _replaced(arguments.edits[0].new_text, arguments.edits[1:], target.label, first=2)
-        content = encoded(text, "new_text")
+        content = encode_text(text, "new_text")
         return FileChange(
             "", content, None, f"Made {target.label} ({len(text.splitlines())} lines, {len(content)} bytes)."
         )
@@ -290,7 +290,7 @@ def _edited(
     refuse_changed(target, before, known_digest)
     old = text_in(target, existing[0])
     new = _replaced(old, edits, target.label)
-    content = encoded(new, "new_text")
+    content = encode_text(new, "new_text")
     return FileChange(
         before, content, existing[1], f"Edited {target.label}:\n{describe_change(old, new, target.label)}"
     )
@@ -327,7 +327,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def encoded(text: str, field: str) -> bytes:
+def encode_text(text: str, field: str) -> bytes:
     """Return the text as UTF-8. Raises `ToolRefused`."""
     try:
         return text.encode()
@@ -444,7 +444,7 @@ class ReadFile(TypedTool[ReadFileInput]):
 
 def _outcome_at_hand(target: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome | None:
     """Return the outcome for a small file that the kernel has in memory; else None."""
-    with opened(target) as descriptor:
+    with open_file(target) as descriptor:
         content = _in_memory(descriptor)
     if content is None:
         return None
@@ -471,7 +471,7 @@ def _in_memory(descriptor: int) -> bytes | None:
 
 def _read(target: ToolPath, arguments: ReadFileInput, context: CallContext) -> ToolOutcome:
     """Read the file. Blocks; runs in a worker thread."""
-    with opened(target) as descriptor:
+    with open_file(target) as descriptor:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -26,7 +26,7 @@ from callboard.adapters.tools.files import (
     PathInput,
     content_of,
     digest_of,
-    encoded,
+    encode_text,
     refuse_changed,
     text_in,
 )
@@ -292,7 +292,7 @@ class EditNotebook(ChangeTool[EditNotebookInput]):
         refuse_changed(target, before, known_digest)
         book = read_cells(text_in(target, existing[0]), target.label)
         text, report = _changed(arguments, book, target.label)
-        return FileChange(before, encoded(text, "new_source"), existing[1], report)
+        return FileChange(before, encode_text(text, "new_source"), existing[1], report)
 
 
 def _changed(arguments: EditNotebookInput, book: Notebook, label: str) -> tuple[str, str]:

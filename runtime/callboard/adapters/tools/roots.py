@@ -223,7 +223,7 @@ def _covers(grant: Grant, path: Path, *, write: bool) -> bool:
 
 
 @contextlib.contextmanager
-def opened(tool_path: ToolPath) -> Generator[int]:
+def open_file(tool_path: ToolPath) -> Generator[int]:
     """Yield a descriptor of the file for reading. Raises `ToolRefused` if it is not a file or cannot be read."""
     with refusing_os_errors(tool_path):
         base = tool_path.open_base()

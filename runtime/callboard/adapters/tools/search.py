@@ -30,8 +30,8 @@ from callboard.adapters.processes.programs import ProgramResult, clean_environme
 from callboard.adapters.system import release
 from callboard.adapters.system.regular_files import open_beneath
 from callboard.adapters.system.scratch import scratch_folder
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed
-from callboard.adapters.tools.roots import RootCache, ToolPath, opened, refusing_os_errors
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed_outcome
+from callboard.adapters.tools.roots import RootCache, ToolPath, open_file, refusing_os_errors
 from callboard.adapters.tools.walking import MOST_FILES, FolderWalk, FoundFile, WalkCancelled
 from callboard.core.path_globs import matcher
 from callboard.core.permissions.rule_match import is_left_out, readable_rules, rules_on_reading
@@ -113,7 +113,7 @@ def _entries(target: ToolPath) -> list[tuple[str, str]]:
     """Return the name of each entry of a folder and its line, folders first. Raises `ToolRefused`."""
     prefix = "" if target.relative == "." else f"{target.relative}/"
     rows: list[tuple[bool, str, str]] = []
-    with opened(target) as descriptor, refusing_os_errors(target), os.scandir(descriptor) as entries:
+    with open_file(target) as descriptor, refusing_os_errors(target), os.scandir(descriptor) as entries:
         for entry in entries:
             if prefix + entry.name in target.closed:
                 continue
@@ -313,7 +313,9 @@ def _left_out(number: int) -> str:
 
 
 def _out_of_time(name: str) -> ToolOutcome:
-    return failed(f"{name} was stopped after {SECONDS:g} s. Narrow it by path or glob, or use a simpler pattern.")
+    return failed_outcome(
+        f"{name} was stopped after {SECONDS:g} s. Narrow it by path or glob, or use a simpler pattern."
+    )
 
 
 LINES_OF_A_FILE = 10_000

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from callboard.adapters.processes.launcher import exit_code, find_process, was_moved
 from callboard.adapters.processes.pids import is_same
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed_outcome
 from callboard.core.keys import short_id
 from callboard.core.team.exit_status import LOST, exit_words, process_of
 from callboard.core.team.subagents import report_status, report_text
@@ -127,7 +127,7 @@ class Bash(TypedTool[BashInput]):
             return self._moved(command, context, writing or (0, 0.0))
         alive = writing is not None and await context.launcher.end(*writing)
         note = "It was still running and has been ended. " if alive else ""
-        return failed(
+        return failed_outcome(
             "The runtime stopped while this command was under way, so its outcome is unknown and it was not run again. "
             f"{note}Look at what it has done before you run it again.{_so_far(output)}"
         )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pydantic import AliasChoices, Field
 
 from callboard.adapters.tools.base import StoreTool, ToolInput, look_tool, read_input, schema_of, store_tool
-from callboard.adapters.tools.control import Grant, granted, listed, taken_back_on_failure
+from callboard.adapters.tools.control import Grant, grant_budget, list_types, taken_back_on_failure
 from callboard.adapters.tools.task_rows import find_task, holder_of, put_task
 from callboard.adapters.tools.worktrees import make_worktree, worktree_for
 from callboard.core.approvals.requests import AnswerRefusal, answer, open_request
@@ -198,7 +198,7 @@ class _Refuse(ToolInput):
 def team_tools(types: Mapping[str, str] | None = None) -> tuple[Tool, ...]:
     """Return the team's tools. `types`: the agent types and when to use each, for the model."""
     return (
-        _spawn_tool(_SPAWN + listed(types)),
+        _spawn_tool(_SPAWN + list_types(types)),
         look_tool("list_team", _LIST, _Nothing, _list_team),
         store_tool("send_message", _SEND, _Send, _send_message),
         store_tool("broadcast", _BROADCAST, _Broadcast, _broadcast),
@@ -243,7 +243,7 @@ def _spawn_teammate(arguments: _Spawn, context: CallContext) -> ToolOutcome:
     if arguments.task_id:
         prompt += _about_task(arguments.task_id, context)
         _claimed(arguments, context)
-    spec = granted(_as_teammate(spec, arguments, context), arguments.budget, context)
+    spec = grant_budget(_as_teammate(spec, arguments, context), arguments.budget, context)
     if isinstance(spec, ToolOutcome):
         return spec
     writes = context.spawner.teammate_writes(spec, prompt, call=context.call, now=context.now)

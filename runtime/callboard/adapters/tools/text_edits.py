@@ -93,13 +93,13 @@ def describe_change(before: str, after: str, name: str) -> str:
     old, new, skip = _changed_section(before, after)
     if max(len(old), len(new)) > _DIFF_LINES:
         return f"(lines {skip + 1} to {skip + len(new)} of {name} changed; too many for a diff)"
-    text = unified(before, after, name)
+    text = text_diff(before, after, name)
     if len(text) > DIFF_SHOWN:
         return f"{text[:DIFF_SHOWN]}\n[Output cut: {DIFF_SHOWN} of {len(text)} characters.]"
     return text or "(only line ends changed)"
 
 
-def unified(before: str, after: str, name: str) -> str:
+def text_diff(before: str, after: str, name: str) -> str:
     """Return a unified diff with three lines of context.
 
     Empty for equal lines, and for a changed section of more than 4,000 lines.

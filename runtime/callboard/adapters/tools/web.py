@@ -22,7 +22,7 @@ from pydantic import Field
 
 from callboard.adapters.processes.programs import clean_environment, find_program, run_program
 from callboard.adapters.system import release
-from callboard.adapters.tools.base import ToolInput, TypedTool, failed
+from callboard.adapters.tools.base import ToolInput, TypedTool, failed_outcome
 from callboard.core.messaging.envelopes import tag_text
 from callboard.core.permissions.host_patterns import host_of
 from callboard.core.tool_access import WEB_SEARCH
@@ -67,7 +67,7 @@ class WebFetch(TypedTool[WebFetchInput]):
         private = any(isinstance(grant, HostGrant) and grant.host == host for grant in context.grants)
         answer = await self._fetched(arguments.url, private=private)
         if "refused" in answer:
-            return failed(f"{arguments.url} was not fetched: {answer['refused']}.")
+            return failed_outcome(f"{arguments.url} was not fetched: {answer['refused']}.")
         if "redirect" in answer:
             target = str(answer["redirect"])[:2_000]
             text = f"{arguments.url} redirects to another host, and was not followed. Fetch {target} if you need it."

@@ -55,14 +55,14 @@ class Refused(Exception):
 
 def fetch(url: str, *, private: bool, most: int, agent: str) -> dict[str, Any]:
     """Return the page, or its redirect to another host. Raises `Refused`."""
-    parts = checked(url, private=private)
+    parts = check_address(url, private=private)
     for _ in range(REDIRECTS + 1):
         response = request(parts, private=private, agent=agent)
         location = response.getheader("Location")
         if response.status not in _MOVED or not location:
             return page(response, parts.geturl(), most)
         target = urljoin(parts.geturl(), location)
-        following = checked(target, private=private)
+        following = check_address(target, private=private)
         if origin(following) != origin(parts):
             return {"redirect": target, "status": response.status}
         parts = following
@@ -74,7 +74,7 @@ def origin(parts: SplitResult) -> tuple[str, int]:
     return (parts.hostname or "").lower().rstrip("."), parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def checked(url: str, *, private: bool) -> SplitResult:
+def check_address(url: str, *, private: bool) -> SplitResult:
     """Return the parts of an address, with https in place of http. Raises `Refused`.
 
     Only an explicitly allowed host of this machine keeps http.
@@ -157,7 +157,7 @@ def page(response: http.client.HTTPResponse, url: str, most: int) -> dict[str, A
     except (OSError, http.client.HTTPException) as wrong:
         raise Refused(f"the connection ended before the page: {wrong or type(wrong).__name__}") from wrong
     cut = len(body) > most
-    body = unpacked(body[:most], response.getheader("Content-Encoding", ""), most)
+    body = unpack_body(body[:most], response.getheader("Content-Encoding", ""), most)
     if not kind:
         kind = "text/html" if body[:1_000].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
     if not _TEXT.fullmatch(kind) and kind not in _HTML:
@@ -168,11 +168,11 @@ def page(response: http.client.HTTPResponse, url: str, most: int) -> dict[str, A
     elif b"\0" in body[:1_000]:
         raise Refused(f"it is called {kind}, but is not text")
     else:
-        text = decoded(body, charset)
+        text = decode_body(body, charset)
     return {"url": url, "status": response.status, "type": kind, "text": text, "cut": cut}
 
 
-def unpacked(body: bytes, encoding: str, most: int) -> bytes:
+def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
     """Return a body that a server compressed although it was not asked to, at most `most` bytes. Raises `Refused`."""
     if encoding.strip().lower() in ("", "identity"):
         return body
@@ -184,7 +184,7 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
         raise Refused(f"it cannot be decompressed: {wrong}") from wrong
 
 
-def decoded(body: bytes, charset: str | None) -> str:
+def decode_body(body: bytes, charset: str | None) -> str:
     """Return the text of a body."""
     try:
         return body.decode(charset or "utf-8", "replace")
@@ -194,7 +194,7 @@ def decoded(body: bytes, charset: str | None) -> str:
 
 def markdown(body: bytes, url: str, charset: str | None) -> str:
     """Return the readable text of an HTML page as markdown: its main part, or all without what is around it."""
-    soup = BeautifulSoup(decoded(body, charset) if charset else body, "html.parser")
+    soup = BeautifulSoup(decode_body(body, charset) if charset else body, "html.parser")
     title = soup.title.get_text(" ", strip=True) if soup.title else ""
     for tag in soup.find_all(_UNSEEN):
         tag.decompose()

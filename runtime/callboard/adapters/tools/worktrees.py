@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from callboard.adapters.tools.base import G, ToolInput, TypedTool, failed
+from callboard.adapters.tools.base import G, ToolInput, TypedTool, failed_outcome
 from callboard.adapters.tools.task_rows import find_task, put_task
 from callboard.core.team.worktrees import branch_of, check_name, confirmed_losses
 from callboard.ports.tool import CallContext, Tool, ToolOutcome
@@ -204,7 +204,9 @@ class _MergeTool(TypedTool[_Merge]):
         if await keeper.outcome(context.call) == "merged":
             return ToolOutcome(f"{branch_of(read.name)} was merged before the runtime stopped.", data={"how": "merged"})
         report = "".join(f" {line[:1].upper()}{line[1:]}." for line in lines)
-        return failed(f"The runtime stopped while this merge was under way; nothing was merged.{report} Merge again.")
+        return failed_outcome(
+            f"The runtime stopped while this merge was under way; nothing was merged.{report} Merge again."
+        )
 
 
 def _check(command: str, context: CallContext) -> Check:

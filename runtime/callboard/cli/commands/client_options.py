@@ -217,7 +217,7 @@ the prompt."""
 _CATEGORIES = late_pattern(r"!?(?:api|mcp|hooks|file|statsig|tools)|!?[a-z]\w*(?:,!?[a-z]\w*)+")
 
 
-def repeated(args: Sequence[str]) -> list[str]:
+def repeat_options(args: Sequence[str]) -> list[str]:
     """Return the line with one option for each value: `--add-dir ../a --add-dir ../b` for `--add-dir ../a ../b`.
 
     The categories of `--debug api,mcp` are left out: there is one kind of debugging.
@@ -242,7 +242,7 @@ class RunCommand(click.Command):
     """The command `run`, whose options may be followed by several values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, repeated(args))
+        return super().parse_args(ctx, repeat_options(args))
 
 
 def client_options(command: Command) -> Command:

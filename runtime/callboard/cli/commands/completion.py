@@ -55,7 +55,7 @@ def _complete(at: int, arguments: Sequence[str]) -> None:
     """Answer a completion script: the number of the word under the cursor, and the words from the command's name on."""
     try:
         shape = json.loads((files("callboard") / "data" / "commands.json").read_text("utf-8"))
-        offer = offered(shell_words(arguments, at), shape, partial(_names, shape[""]["names"]))
+        offer = find_completions(shell_words(arguments, at), shape, partial(_names, shape[""]["names"]))
     except (OSError, ValueError, LookupError):
         return  # an error text would appear in the shell's line
     terminal = Terminal(sys.stdout, sys.stderr)
@@ -151,7 +151,7 @@ class _Line:
     no_options: bool = False
 
 
-def offered(tokens: Sequence[str], shape: Shape, ask: Ask) -> Completions:
+def find_completions(tokens: Sequence[str], shape: Shape, ask: Ask) -> Completions:
     """Return the completions of the last word; the command's own name is not among the words."""
     *before, current = list(tokens) or [""]
     line = _read(before, shape)

@@ -45,7 +45,7 @@ from callboard.sessions.inspect.schedules import (
     NoSession,
     ScheduleInspector,
     SessionSchedule,
-    drafted,
+    draft_schedule,
     open_schedules,
 )
 from callboard.sessions.options import ModelOptions, SessionOptions, WorkspaceOptions
@@ -305,7 +305,7 @@ def add(
     dry = bool(values["dry_run"])
 
     async def adding(every: AllSchedules) -> tuple[Schedule, str]:
-        made = every.current.drafted(fields)
+        made = every.current.draft(fields)
         await every.check_type(made, every.current)
         if not dry:
             await every.current.add(made)
@@ -315,7 +315,7 @@ def add(
         try:
             made, fired_by = at_schedules(invocation, session, adding)
         except NoSession:
-            made = drafted("", 0, fields, time.time())
+            made = draft_schedule("", 0, fields, time.time())
             fired_by = ""
             if not dry:
                 made, fired_by = at_schedules(
@@ -351,7 +351,7 @@ def edit(invocation: Invocation, /, schedule_id: str, session: str | None, json_
     async def editing(every: AllSchedules) -> tuple[Schedule, str]:
         inspector = every.inspector_of(schedule_id)
         with option_errors():
-            changed = inspector.edited(schedule_id, fields)
+            changed = inspector.preview_edit(schedule_id, fields)
             await every.check_type(changed, inspector)
             changed = changed if dry else await inspector.edit(schedule_id, fields)
         return changed, await every.fires_here(inspector)
@@ -404,7 +404,7 @@ def show(invocation: Invocation, /, schedule_id: str, session: str | None, json_
 
     async def read(every: AllSchedules) -> tuple[SessionSchedule, ScheduleSpent, dict[str, str]]:
         inspector = every.inspector_of(schedule_id)
-        spent = await inspector.spent(schedule_id)
+        spent = await inspector.spent_on(schedule_id)
         return SessionSchedule(inspector.schedule_named(schedule_id), inspector.session), spent, await every.fired_by()
 
     entry, spent, fired_by = at_schedules(invocation, session, read)

@@ -138,7 +138,7 @@ class _DemoRun:
             self._say(f"Commands run at sandbox level {session.level} of 0 to 3 (`callboard doctor` says more).")
             if not session.schedules():  # the session is new, or was cut off at its beginning
                 await self._begin(session)
-            end = await session.finished()
+            end = await session.wait_finished()
             code = await self._conclude(folder, end)
             await session.mark_ended(code)
         return code

@@ -12,7 +12,7 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.options import Invocation, as_json, everywhere, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of
 from callboard.cli.terminal.terminal import Block, block, stacked
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.sessions.fleet import drain_host, list_hosts
 from callboard.sessions.inspect.hosts import StoreHosts
 from callboard.sessions.inspect.resources import HOSTS, WAITING_SESSIONS
@@ -65,7 +65,7 @@ def hosts_json(seen: StoreHosts) -> dict[str, object]:
 
 
 def _page(seen: StoreHosts) -> Block:
-    table = listing(HOSTS, seen.hosts)
+    table = render_listing(HOSTS, seen.hosts)
     if not seen.waiting:
         return table
-    return stacked(table, block("\nsessions that wait for a host:"), listing(WAITING_SESSIONS, seen.waiting))
+    return stacked(table, block("\nsessions that wait for a host:"), render_listing(WAITING_SESSIONS, seen.waiting))

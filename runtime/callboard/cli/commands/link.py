@@ -9,7 +9,7 @@ from callboard.cli.commands.options import Invocation, everywhere, of_session, r
 from callboard.cli.commands.output import terminal_of, with_handle
 from callboard.cli.terminal.qr import qr_block
 from callboard.cli.terminal.terminal import block
-from callboard.cli.views.permission import seconds_of, spelled
+from callboard.cli.views.permission import seconds_of, spell_out
 from callboard.cli.views.requests import find_request
 from callboard.core.keys import count_words
 from callboard.sessions.answer_links import MadeLink
@@ -65,7 +65,9 @@ def link(
         terminal.rows(block(address, "strong"))
         if qr:
             terminal.rows(qr_block(address))
-        note = f"answers {made.row.request} once, until {until}, for whoever has it; the history names {spelled(user)}"
+        note = (
+            f"answers {made.row.request} once, until {until}, for whoever has it; the history names {spell_out(user)}"
+        )
         terminal.terminal_print(block(note if user else note.rpartition(";")[0], "dim"))
 
 

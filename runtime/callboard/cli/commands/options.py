@@ -243,7 +243,7 @@ _SETTINGS = {
 """Options that are settings for this session, by their dotted names."""
 
 
-def detaching(command: Command) -> Command:
+def with_detach_options(command: Command) -> Command:
     """Add `--detach` and `--placement`: the session runs in a serving host."""
     where = click.option(
         "--placement",

@@ -36,10 +36,10 @@ from callboard.sessions.inspect.policy import (
     CallQuestion,
     EffectiveSettings,
     WorkspaceJudge,
-    explained,
+    explain_question,
     in_force,
     lint,
-    tried,
+    try_examples,
 )
 from callboard.types.errors import UsageError
 from callboard.types.records import SessionRule
@@ -143,7 +143,7 @@ def test(invocation: Invocation, /, json_: bool) -> int:
     decision: ask}`. The workspace's files count whether it is trusted or not: nothing takes effect, and nothing is run.
     """
     force = in_force(invocation.workspace, trust=True)
-    results = list(tried(force, WorkspaceJudge(invocation.workspace, force)))
+    results = list(try_examples(force, WorkspaceJudge(invocation.workspace, force)))
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps([tried_json(each) for each in results], indent=2))
@@ -196,7 +196,7 @@ def _explain(
 ) -> None:
     agent_type = values["agent_type"] or "lead"
     question = CallQuestion(text, values["tool"] or "bash", values["mode"] or "", agent_type, values["folder"] or "")
-    found = explained(force, question)
+    found = explain_question(force, question)
     with terminal_of(invocation) as terminal:
         if json_:
             terminal.record(json.dumps(call_json(found.report, agent_type, found.hooks), indent=2))

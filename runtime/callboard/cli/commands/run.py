@@ -20,13 +20,13 @@ from callboard.cli.commands.client_options import (
 from callboard.cli.commands.options import (
     FiniteRange,
     Invocation,
-    detaching,
     everywhere,
     in_worktree,
     is_resumed,
     permission_options,
     refuse_idle,
     taking_over,
+    with_detach_options,
     with_output_format,
     with_plugins,
     with_servers,
@@ -77,7 +77,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: tuple[str, ..
 @click.option("--trust", is_flag=True, help="Trust this workspace: use its hooks, agents, servers and settings.")
 @click.option("-y", "--yes", is_flag=True, help="Approve plans without asking. Permissions are still asked for.")
 @click.option("--with-schedules", is_flag=True, help="Keep running until the session's schedules have fired.")
-@detaching
+@with_detach_options
 @with_plugins
 @with_servers
 @client_options

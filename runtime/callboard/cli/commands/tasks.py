@@ -18,8 +18,8 @@ from callboard.adapters.processes.tool_ancestry import refuse_inside_tool
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_before_command
 from callboard.cli.commands.output import notice_of, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
-from callboard.cli.terminal.terminal import Line, styled, wants_color
-from callboard.cli.terminal.watch import painted, resized, say_line
+from callboard.cli.terminal.terminal import Line, style_lines, wants_color
+from callboard.cli.terminal.watch import open_page, say_line, watch_size
 from callboard.cli.views.tasks import STATUSES, change_line, matches_status, task_block, tasks_table
 from callboard.sessions.handle import SessionHandle
 from callboard.sessions.inspect.inspector import open_handle
@@ -190,7 +190,7 @@ def _say(task: Task, handle: SessionHandle, status: str, *, color: bool, json_: 
     if json_:
         say_line(json.dumps(TASKS.record(BoardTask(task, board))))
     else:
-        say_line(styled([change_line(task, board)], color=color).removesuffix("\n"))
+        say_line(style_lines([change_line(task, board)], color=color).removesuffix("\n"))
 
 
 async def _paint(invocation: Invocation, handle: SessionHandle, status: str) -> None:
@@ -201,8 +201,8 @@ async def _paint(invocation: Invocation, handle: SessionHandle, status: str) -> 
         visible = [task for task in board.values() if matches_status(task, status, board)]
         return tasks_table(visible, board, status).lines_for(width)[:height]
 
-    with painted(page, color=wants_color(invocation.color, sys.stdout, os.environ)) as paint:
+    with open_page(page, color=wants_color(invocation.color, sys.stdout, os.environ)) as paint:
         async with anyio.create_task_group() as group:
-            group.start_soon(resized, paint)
+            group.start_soon(watch_size, paint)
             paint()
             await handle.board.watch(lambda task: paint())

@@ -20,8 +20,8 @@ import click
 from callboard.cli.commands.options import Invocation, as_json, everywhere, of_session, refuse_before_command
 from callboard.cli.commands.output import notice_of, print_rows, terminal_of, with_handle
 from callboard.cli.terminal.live_page import can_paint
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block, styled, wants_color
-from callboard.cli.terminal.watch import painted, resized, say_line
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, style_lines, wants_color
+from callboard.cli.terminal.watch import open_page, say_line, watch_size
 from callboard.cli.views.status import sessions_table
 from callboard.cli.views.team import changes_block, ended_block, team_json, tree_block
 from callboard.core.scheduling.budget import budget_words
@@ -101,8 +101,8 @@ def ended(invocation: Invocation, /, *, skip: int, limit: int, session: str | No
     """List the ended agents, newest first."""
 
     async def look(handle: SessionHandle) -> TeamOverview:
-        seen = handle.agents.seen()
-        return replace(seen, agents=handle.agents.ended(skip, limit))
+        seen = handle.agents.overview()
+        return replace(seen, agents=handle.agents.ended_agents(skip, limit))
 
     seen = with_handle(invocation, session, look)
     with terminal_of(invocation) as terminal:
@@ -161,7 +161,7 @@ def budget(invocation: Invocation, /, name: str, limits: Sequence[str], session:
     raised = limits_given(limits, "team budget")
 
     async def raising(handle: SessionHandle) -> tuple[Budget, bool]:
-        return await handle.agents.raise_budget(name, raised), handle.agents.seen().host is not None
+        return await handle.agents.raise_budget(name, raised), handle.agents.overview().host is not None
 
     now, hosted = with_handle(invocation, session, raising)
     text = f"{name} may use {budget_words(now)} in all; `callboard send --to {name} TEXT` lets it continue"
@@ -182,7 +182,7 @@ def _act(invocation: Invocation, session: str | None, action: Act, *, name: str,
                 done = await agents.kill(name, reason)
             case "resume":
                 done = await agents.resume(name)
-        return done, agents.seen().host is not None
+        return done, agents.overview().host is not None
 
     done, hosted = with_handle(invocation, session, acting)
     with terminal_of(invocation) as terminal:
@@ -208,13 +208,13 @@ async def _watch(invocation: Invocation, session: str | None, json_: bool) -> No
             show = _shower(invocation, json_, stack)
             changed = Notifier()
             group.start_soon(handle.agents.watch, changed.notify)
-            group.start_soon(resized, changed.notify)
+            group.start_soon(watch_size, changed.notify)
             changes = changed.changes
             while True:
                 await changed.changed(changes)
                 await anyio.sleep(_GATHER)
                 changes = changed.changes
-                show(handle.agents.seen())
+                show(handle.agents.overview())
 
 
 def _shower(invocation: Invocation, json_: bool, stack: ExitStack) -> Callable[[TeamOverview], None]:
@@ -229,7 +229,7 @@ def _shower(invocation: Invocation, json_: bool, stack: ExitStack) -> Callable[[
     def page(width: int, height: int | None) -> Sequence[Line]:
         return [line for seen in last for line in tree_block(seen, width, height).lines]
 
-    paint = stack.enter_context(painted(page, color=color))
+    paint = stack.enter_context(open_page(page, color=color))
 
     def show(seen: TeamOverview) -> None:
         last[:] = [seen]
@@ -259,7 +259,7 @@ def _changes(color: bool) -> Callable[[TeamOverview], None]:
         lines = changes_block(before[-1] if before else None, seen).lines
         before[:] = [seen]
         if lines:
-            say_line(styled(lines, color=color).removesuffix("\n"))
+            say_line(style_lines(lines, color=color).removesuffix("\n"))
 
     return show
 

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from callboard import __version__
 from callboard.cli.headless.client import Client, ClientApprover, PromptTool, lines_of, message_in
 from callboard.cli.headless.control import CHANGES, Control
-from callboard.cli.headless.initialize import carried, initialize_response, options_of, schema_of
+from callboard.cli.headless.initialize import initialize_response, options_of, schema_of, send_to_client
 from callboard.cli.headless.json_result import StructuredAnswer
 from callboard.cli.headless.messages import ClientSpoken, client_prompt, json_line, mirror_json
 from callboard.cli.headless.options import ClientOptions
@@ -119,7 +119,7 @@ class ClientRun:
                 code = await self._serve()
             except CallboardError as error:
                 seconds = anyio.current_time() - began
-                self._stream.opened("", model="", mode=self._run_options.mode) if self._session is None else None
+                self._stream.begin("", model="", mode=self._run_options.mode) if self._session is None else None
                 self._stream.result(unfinished_end(self._session, error.exit_code, str(error)), seconds=seconds)
                 raise
             group.cancel_scope.cancel()
@@ -229,13 +229,13 @@ class ClientRun:
             for note in session.notes:
                 self._tell(note)
             approver.attach(session)
-            spec = await session.begun()
+            spec = await session.wait_begun()
             resumed = bool(options.identity.resume)
             if resumed:
                 await session.taken_up()
             state = session.state("lead")
             unfinished = resumed and not self._began_early and state is not None and state.turn is not None
-            self._stream.opened(
+            self._stream.begin(
                 session.id, model=session.model, mode=run_options.mode, spec=spec, session=session, holds=resumed
             )
             self._control = self._control_of(session, options)
@@ -251,7 +251,7 @@ class ClientRun:
                 # Also after a signal, because no one watches the commands of a client that is gone
                 # (test_a_result_waits_for_background_commands_within_bounds_and_the_end_of_stdin_ends_them).
                 await session.end_commands()
-                for command in session.stopped():
+                for command in session.stopped_commands():
                     self._tell(command.line())
             if self._deferred is None:
                 await session.mark_ended(code)
@@ -261,13 +261,16 @@ class ClientRun:
         """Return the options of the session, with those of `initialize`. `asks`: the client answers requests."""
         run_options = self._run_options
         gate = PersonGate(self._terminal, attended=False)
-        bridges = {name: partial(carried, self._client, name) for name in run_options.servers}
+        bridges = {name: partial(send_to_client, self._client, name) for name in run_options.servers}
         options = replace(
             run_options.options,
             workspace=replace(run_options.options.workspace, gate=gate),
             permissions=replace(run_options.options.permissions, attended=asks, asks_in_call=asks),
             mcp=replace(
-                run_options.options.mcp, wait=True, bridges=bridges, bridge_of=partial(partial, carried, self._client)
+                run_options.options.mcp,
+                wait=True,
+                bridges=bridges,
+                bridge_of=partial(partial, send_to_client, self._client),
             ),
             hosting=replace(
                 run_options.options.hosting,
@@ -360,7 +363,7 @@ class ClientRun:
     async def _is_finished(self, session: HostedSession) -> bool:
         """Wait, after the end of stdin, for subagents in the background; return False if one has started a turn."""
         if self._expects_turn:
-            await self._unless(lambda: self._own_turn, session.finished())
+            await self._unless(lambda: self._own_turn, session.wait_finished())
         return not self._own_turn
 
     async def _unless(self, condition: Callable[[], bool], work: Awaitable[T]) -> T | None:
@@ -440,7 +443,7 @@ class ClientRun:
     async def _wait_for_end(self, session: HostedSession) -> tuple[RunEnd, Json]:
         """Wait for the end of the turn. What is in the background goes on, unless its answer has a form."""
         if self._schema is None:
-            return await session.rested(partial(self._hold_for_next_turn, session)), {}
+            return await session.wait_rested(partial(self._hold_for_next_turn, session)), {}
         ending = await StructuredAnswer(session, self._schema).finished()
         self._hold_for_next_turn(session)
         return ending
@@ -484,7 +487,7 @@ class ClientRun:
 
     async def _run_command(self, session: HostedSession, command: PromptCommand) -> RunEnd:
         """Run a command of the runtime, and report what it shows."""
-        rested = partial(session.rested, partial(self._hold_for_next_turn, session))
+        rested = partial(session.wait_rested, partial(self._hold_for_next_turn, session))
         end = await self._commands.run(session, command, rested)
         if command.name == "clear" and end.exit_code == 0:
             self._stream.reset(str(uuid.uuid4()))

@@ -61,7 +61,7 @@ def options_of(
     new_agents, notes = agents_of(request.get("agents"), "initialize")
     listed: Any = request.get("sdkMcpServers")
     names = [str(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
-    bridges = {**options.mcp.bridges, **{name: partial(carried, client, name) for name in names}}
+    bridges = {**options.mcp.bridges, **{name: partial(send_to_client, client, name) for name in names}}
     agents = {**options.extensions.agents, **new_agents}
     listed_skills: Any = request.get("skills")
     extensions = replace(
@@ -138,7 +138,7 @@ def _plugin_folder(raw_entry: object) -> str:
     return path if entry.get("type") == "local" and isinstance(path, str) and "\0" not in path else ""
 
 
-async def carried(client: Client, server: str, message: Json) -> Json | None:
+async def send_to_client(client: Client, server: str, message: Json) -> Json | None:
     """Send one message to an MCP server in the client and return its answer.
 
     Raises `ClientGone` and `ClientRefused`.

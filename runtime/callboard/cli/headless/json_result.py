@@ -28,7 +28,7 @@ def schema_words(schema: Json) -> str:
     )
 
 
-def structured(text: str, schema: Json) -> tuple[Any, str]:
+def parse_structured(text: str, schema: Json) -> tuple[Any, str]:
     """Return the JSON value in a text, and the error if it does not match the schema.
 
     The error is empty if it matches.
@@ -53,12 +53,12 @@ class StructuredAnswer:
 
     async def finished(self) -> tuple[RunEnd, Json]:
         """Return the end of the turn, and fields for its result."""
-        end = await self._session.finished()
+        end = await self._session.wait_finished()
         if self._schema is None:
             return end, {}
         wrongs: Sequence[str] = ()
         while end.exit_code == 0:
-            value, wrong = structured(end.text, self._schema)
+            value, wrong = parse_structured(end.text, self._schema)
             if not wrong:
                 return end, {"structured_output": value}
             wrongs = (*wrongs, wrong)
@@ -70,5 +70,5 @@ class StructuredAnswer:
                     "errors": [reason],
                 }
             await self._session.say(f"Your answer does not fit: {wrong}. Answer again, with JSON of the schema alone.")
-            end = await self._session.finished()
+            end = await self._session.wait_finished()
         return end, {}

@@ -203,7 +203,7 @@ ERRORS: Mapping[str, str] = {
 """Kinds of faults under the clients' names; all others are `server_error`."""
 
 
-def ending(code: int, limit: RunLimit = "") -> tuple[str, str]:
+def end_of_run(code: int, limit: RunLimit = "") -> tuple[str, str]:
     """Return the result's subtype and terminal reason for an exit code and the limit that ended the run."""
     if code == 0:
         return "success", "completed"

@@ -89,7 +89,7 @@ class CommandRunner:
             if command.text and command.name not in _TAKING_TEXT:
                 raise UsageError(f"/{command.name} takes no arguments here; it was given {command.text!r}")
             if command.only_shows:
-                return replace(session.end_now(0, ""), text=await shown(session, command))
+                return replace(session.end_now(0, ""), text=await command_text(session, command))
             if command.name == "clear":
                 await session.renew(carry=False)
                 return replace(await finished(), exit_code=0, text="", why="", limit="", advice="")
@@ -114,9 +114,9 @@ class CommandRunner:
                 return replace(end, exit_code=end.exit_code or FAILED, why=end.why or "the compaction did not end")
 
 
-async def shown(session: HostedSession, command: PromptCommand) -> str:
+async def command_text(session: HostedSession, command: PromptCommand) -> str:
     """Return the text of a command that shows something, as at the prompt line. Raises `CallboardError`."""
-    await session.begun()
+    await session.wait_begun()
     # It takes 100 ms to import, and most runs need none of it.
     registry = importlib.import_module("callboard.cli.slash.registry")
     context = importlib.import_module("callboard.cli.slash.context")

@@ -35,7 +35,7 @@ from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession, unfinished_end
 from callboard.sessions.hosted import HostedSession
 from callboard.sessions.inspect.resources import plain_row
-from callboard.sessions.open import Attach, opened
+from callboard.sessions.open import Attach, open_as
 from callboard.sessions.options import SessionOptions
 from callboard.sessions.result import DONE, LIMIT, TIME_LIMIT, RunEnd
 from callboard.types.agent_spec import AgentSpec
@@ -145,7 +145,7 @@ class HeadlessRun:
             identity=replace(headless.options.identity, prompt=None if command else headless.prompt),
             hosting=replace(headless.options.hosting, commands_at_rest="end"),
         )
-        async with opened(headless.attach, options, self._observers(), self._approvers()) as session:
+        async with open_as(headless.attach, options, self._observers(), self._approvers()) as session:
             self._session = session
             self._earlier_turns = _ended_turns(session)
             if isinstance(session, AttachedSession):
@@ -158,7 +158,7 @@ class HeadlessRun:
             if self._person is not None:
                 self._person.attach(session)
             if self._stream is not None:
-                self._stream.opened(
+                self._stream.begin(
                     session.id,
                     model=session.model,
                     mode=headless.mode,
@@ -192,15 +192,15 @@ class HeadlessRun:
             await session.say(self._run_options.prompt or "")
             end, self._extra_fields = await StructuredAnswer(session, self._run_options.schema).finished()
             return end.of_run()
-        end = await self._commands.run(session, command, session.finished)
+        end = await self._commands.run(session, command, session.wait_finished)
         if command.only_shows:
-            await session.finished()
+            await session.wait_finished()
         return end
 
     async def _spec_of(self, session: OpenSession) -> AgentSpec | None:
         """Return the spec of a lead that has already started; None for one that has no record yet."""
         if isinstance(session, HostedSession):
-            return await session.begun() if self._run_options.options.identity.resume else None
+            return await session.wait_begun() if self._run_options.options.identity.resume else None
         state = session.state("lead")
         return state.identity.spec if state is not None else None
 

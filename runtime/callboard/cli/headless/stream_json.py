@@ -26,7 +26,7 @@ from callboard.cli.headless.messages import (
     MessageWording,
     ModelCosts,
     background_entry,
-    ending,
+    end_of_run,
     origin,
     plugins_json,
     refused_call,
@@ -78,7 +78,7 @@ from callboard.types.records import Envelope, Fault, Json, ToolCall, Usage
 
 
 class StreamJson:
-    """Observer that turns events into messages. Nothing is emitted before `opened`; earlier messages follow then."""
+    """Observer that turns events into messages. Nothing is emitted before `begin`; earlier messages follow then."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class StreamJson:
         """Report the texts of subagents too, not only their calls and results."""
         self._forwards = True
 
-    def opened(
+    def begin(
         self,
         session_id: str,
         *,
@@ -220,7 +220,7 @@ class StreamJson:
         """Write the last message of a run or of a turn. `extra` contains more fields, outside the protocol."""
         self._begin()
         lead = self._seen("lead")
-        code, subtype, reason = end.exit_code, *ending(end.exit_code, end.limit)
+        code, subtype, reason = end.exit_code, *end_of_run(end.exit_code, end.limit)
         refused = refused_call(lead.fault, end) if self._spoken.client else None
         if refused is not None:
             subtype = "success"

@@ -173,7 +173,7 @@ class Tools:
     async def _session_state(self, workspace: SharedWorkspace, session: str) -> Json:
         """Return the state of a session, as a client gets it (`SESSION_STATE`)."""
         handle = await workspace.handle(session)
-        lead = next((agent for agent in handle.agents.seen().agents if agent.row.name == "lead"), None)
+        lead = next((agent for agent in handle.agents.overview().agents if agent.row.name == "lead"), None)
         row = lead.row if lead is not None else None
         state = await recall(workspace.shared.store, session, "lead", row.incarnation) if row is not None else None
         host = await handle.host()
@@ -192,7 +192,7 @@ class Tools:
             "cost_usd": None if cost is None else round(cost, 6),
             "requests": [REQUESTS.summarize(request) for request in pending],
         }
-        hosted = self._sessions.hosted(session)
+        hosted = self._sessions.find_hosted(session)
         if host is None or (hosted is not None and not hosted.open):
             outcome = outcome_of(row, state, handle.requests(pending_only=False))
             code = outcome.exit_code

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from itertools import islice
 
-from callboard.cli.terminal.terminal import Line, columns, plain, wrapped
+from callboard.cli.terminal.terminal import Line, columns, plain, wrap_line
 from callboard.cli.views.events import shorten
 from callboard.types.lazy_dataclass import dataclass
 
@@ -98,5 +98,5 @@ def _rows_of(line: Line, width: int) -> list[Line]:
     name = columns(f"{line.name} ") if line.name else 0
     return [
         replace(part, text=shorten(part.text, width - (name if number == 0 else 0)))
-        for number, part in enumerate(wrapped(replace(line, spans=()), width))
+        for number, part in enumerate(wrap_line(replace(line, spans=()), width))
     ]

@@ -135,7 +135,7 @@ class NewestKey:
 
     at: float = float("-inf")
 
-    def ended(self) -> None:
+    def note_end(self) -> None:
         """Note that the line ended with Enter: the person is no longer typing on it."""
         self.at = float("-inf")
 

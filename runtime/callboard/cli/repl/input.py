@@ -352,7 +352,7 @@ class Files:
         self._found: Sequence[str] = ()
         self._at = float("-inf")
 
-    async def listed(self) -> Sequence[str]:
+    async def list_paths(self) -> Sequence[str]:
         """Return the paths; none if the workspace cannot be read. Cancelling ends the search."""
         if anyio.current_time() - self._at > FRESH:
             stop = threading.Event()
@@ -384,7 +384,7 @@ class LineCompleter(Completer):
         for match in matches:
             yield _completion(match, piece)
         if piece.startswith("@"):
-            for match in files_for(piece, await self._files.listed()):
+            for match in files_for(piece, await self._files.list_paths()):
                 yield _completion(match, piece)
 
 

@@ -15,13 +15,12 @@ The decision (`Streamed`, `whole_until`) is pure. This module does not draw: the
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 
 from callboard.cli.repl.agent_streams import AgentStreams
-from callboard.cli.terminal.frame import broken, echoed
+from callboard.cli.terminal.frame import broken, echo_line
 from callboard.cli.terminal.screen import Screen
 from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, plain
 from callboard.cli.views.agents import AgentEnd, ended_line, tokens_of
@@ -109,7 +108,7 @@ class LiveScreen(Screen):
         """Return the end of the conversation so far: the person's last prompt, and the lead's answer, shortened."""
         blocks = [block for message in state.context.conversation.messages for block in message.blocks]
         prompts = [text for item in blocks if item.source == "person" and (text := placed_text(item).strip())]
-        asked = echoed(prompts[-1]).lines if prompts else ()
+        asked = echo_line(prompts[-1]).lines if prompts else ()
         said = state.turns.last_text if state.turn is None else ""  # else it answers an earlier prompt
         answer = self._text_block("lead", said).lines if said.strip() else ()
         hidden = len(answer) - _EARLIER
@@ -331,10 +330,11 @@ class LiveScreen(Screen):
             lines = block(content).lines
         else:
             # rich takes 200 ms to import, and a screen without colour does not need it.
-            rendering = importlib.import_module("callboard.cli.terminal.markdown")
+            from callboard.cli.terminal.markdown import render_markdown  # noqa: PLC0415 - see above
+
             whole = f"{piece.inside}\n{content}" if piece.inside else content
             width = shutil.get_terminal_size().columns - columns(agent) - 1
-            lines = rendering.rendered(whole, width)
+            lines = render_markdown(whole, width)
         named = replace(lines[0], name=agent) if lines else Line("", name=agent)
         return Block((*gap, named if first else lines[0], *lines[1:]) if lines else gap)
 
@@ -446,7 +446,7 @@ def whole_until(text: str, inside: str = "") -> tuple[int, str]:
         line = text[at:end]
         at = end + 1
         scan.begins(line)
-        scan.ended(line, at)
+        scan.end_line(line, at)
     if at < len(text):
         scan.begins(text[at:])
     return scan.cut, scan.inside
@@ -476,7 +476,7 @@ class _Scan:
         if self.empty or _opens(line) or (self.lines >= LONG and _ITEM.match(line)):
             self._cut(self.text_end, "")
 
-    def ended(self, line: str, end: int) -> None:
+    def end_line(self, line: str, end: int) -> None:
         """Process the end of that line; `end` is the position after its line break."""
         self.lines += 1
         if self.fence:

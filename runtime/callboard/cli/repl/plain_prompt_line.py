@@ -84,7 +84,7 @@ class PlainLine:
                 await self._until_line()
         finally:
             self._reading = None
-            self._terminal.answered()
+            self._terminal.note_answer()
             if b"\n" not in self._typed:  # no Enter has ended the row of the question
                 self._terminal.terminal_print(block(""))
         if self._interrupted:

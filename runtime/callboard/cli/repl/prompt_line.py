@@ -56,7 +56,7 @@ from callboard.cli.repl.team_panel import PanelKey, fragments
 from callboard.cli.repl.type_ahead import release
 from callboard.cli.terminal.canvas import Canvas
 from callboard.cli.terminal.frame import DrawnFrame
-from callboard.cli.terminal.terminal import Line, Terminal, block, styled
+from callboard.cli.terminal.terminal import Line, Terminal, block, style_lines
 
 REDRAW = 0.1
 """Minimum seconds between two redraws that no key caused."""
@@ -224,7 +224,7 @@ class PromptLine:
         finally:
             self._active_session = None
             pause.end()
-        self._keys.ended()
+        self._keys.note_end()
         if pause.crossing:
             return ""
         self.draft = Draft()
@@ -272,7 +272,7 @@ class PromptLine:
             size = line.app.output.get_size()
             if drawn is None:
                 return wrap_prompt(question, size.columns)
-            above = styled(drawn.rows(size.columns, size.rows), color=self._terminal.paints)
+            above = style_lines(drawn.rows(size.columns, size.rows), color=self._terminal.paints)
             return merge_formatted_text([ANSI(above), [("bold", drawn.prompt(question, size.columns))]])
 
         if drawn is not None:
@@ -291,7 +291,7 @@ class PromptLine:
             pause.end()
             if pause.crossing:
                 self.draft = self.draft.with_more(buffer.text)
-        self._keys.ended()
+        self._keys.note_end()
         if not pause.over and not typed.strip():
             return await self.ask(question, leave, drawn)  # an Enter that belonged to the previous line
         return valid_text(typed) if pause.over else None

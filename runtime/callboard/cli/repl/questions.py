@@ -160,7 +160,7 @@ class Questions:
             self._asked = None
         question.answered.set()
 
-    async def settled(self, seconds: float) -> None:
+    async def wait_settled(self, seconds: float) -> None:
         """Wait, at most `seconds`, until the next question is withdrawn: the turn that asks it is being stopped."""
         if self._queue and isinstance(self._queue[0], _Question):
             with anyio.move_on_after(seconds):

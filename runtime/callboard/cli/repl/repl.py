@@ -42,7 +42,7 @@ from callboard.cli.repl.team_panel import PanelKey, TeamPanel, has_list
 from callboard.cli.slash.context import LeavePrompt, ShowingWork, SlashContext, Switch
 from callboard.cli.slash.registry import COMMANDS, perform
 from callboard.cli.terminal.approver import PersonApprover
-from callboard.cli.terminal.frame import DrawnFrame, Frame, echoed
+from callboard.cli.terminal.frame import DrawnFrame, Frame, echo_line
 from callboard.cli.terminal.keyboard import PersonGate
 from callboard.cli.terminal.plan_editor import edit_at
 from callboard.cli.terminal.signals import TWICE, ExitRequests, ended_by, handle_end, run_with_signals
@@ -58,7 +58,7 @@ from callboard.cli.views.status_line import StatusLine
 from callboard.core.permissions.modes import next_mode
 from callboard.sessions.attached import AttachedSession
 from callboard.sessions.base import OpenSession
-from callboard.sessions.open import Attach, opened
+from callboard.sessions.open import Attach, open_as
 from callboard.sessions.options import (
     HostingOptions,
     IdentityOptions,
@@ -114,7 +114,7 @@ class Repl:
     def _redraw(self) -> None:
         self._line.redraw()  # the line of the session replaces the first one
         if self._title is not None:
-            self._title.changed()
+            self._title.note_change()
 
     async def run(self) -> int:
         """Talk until the person leaves, and return the exit code."""
@@ -131,7 +131,7 @@ class Repl:
             workspace=replace(self._options.workspace, gate=gate),
             hosting=replace(self._options.hosting, live_text=True),
         )
-        async with opened(self._attach, options, [self._screen], [approver]) as session:
+        async with open_as(self._attach, options, [self._screen], [approver]) as session:
             self._status = StatusLine(session)
             self._session = session
             self._line = self._line_for(session)
@@ -162,7 +162,7 @@ class Repl:
         """Talk until the person leaves or, if another process is the host, until that process stops hosting."""
 
         async def watch_host(attached: AttachedSession) -> None:
-            self._end = await attached.finished()
+            self._end = await attached.wait_finished()
             self._call()
 
         codes: list[int] = []
@@ -191,7 +191,7 @@ class Repl:
                 line = self.first or await self._line.read(self._is_called)
                 self.first = ""
                 if line.strip() and isinstance(self._line, PromptLine):  # a plain terminal has already shown it
-                    self._terminal.terminal_print(echoed(line))
+                    self._terminal.terminal_print(echo_line(line))
                 await self._execute(session, line)
             except LineInterrupted:
                 continue
@@ -417,7 +417,7 @@ class Repl:
         if may_leave:
             self._last_interrupt = anyio.current_time()  # no key was read during the wait
         if at_question:
-            await self.questions.settled(1.0)
+            await self.questions.wait_settled(1.0)
         return False
 
 

@@ -102,7 +102,7 @@ class WindowTitle:
         self._terminal = terminal
         self._changed = anyio.Event()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Note that the state of the session may have changed."""
         self._changed.set()
 

@@ -72,7 +72,7 @@ class TeamPanel:
     @property
     def moves(self) -> bool:
         """Return True while agents work, so that the seconds in the list change."""
-        return any(map(is_at_work, self._session.living()))
+        return any(map(is_at_work, self._session.living_agents()))
 
     def press(self, key: PanelKey) -> None:
         """Handle a key."""
@@ -97,8 +97,8 @@ class TeamPanel:
 
     def open_agent(self, label: str) -> None:
         """Open the stream of the agent with this name or id. Raises `UsageError` if there is none."""
-        name = self._session.named(label)
-        names = [row.name for row in self._session.living()]
+        name = self._session.agent_named(label)
+        names = [row.name for row in self._session.living_agents()]
         if name is None:
             raise UsageError(unknown("agent", label, [self._session.label(agent) for agent in names]))
         self._open(name)
@@ -116,7 +116,7 @@ class TeamPanel:
 
     def _next_agent(self) -> None:
         """Open the stream of the first agent at work, or of the one after the open one; after the last, close it."""
-        names = [row.name for row in self._session.living() if row.kind != "lead" and is_at_work(row)]
+        names = [row.name for row in self._session.living_agents() if row.kind != "lead" and is_at_work(row)]
         place = names.index(self._agent) + 1 if self._agent in names else 0
         if place < len(names):
             self._open(names[place])
@@ -150,7 +150,7 @@ class TeamPanel:
         return [head, *lines]
 
     def _state_words(self) -> str:
-        row = next((row for row in self._session.living() if row.name == self._agent), None)
+        row = next((row for row in self._session.living_agents() if row.name == self._agent), None)
         return ", has ended" if row is None else "" if is_at_work(row) else f", {row.life}"
 
 

@@ -75,7 +75,7 @@ def nothing_more(arguments: str, usage: str) -> None:
         raise UsageError(f"{usage} takes no arguments; it was given {arguments!r}")
 
 
-def living(console: SlashContext, name: str) -> str:
+def living_agent(console: SlashContext, name: str) -> str:
     """Return the name of a living agent. Raises `UsageError` that lists the living agents."""
     agent = name.removeprefix("@")
     team = {member.name: member.life for member in console.session.team()}

@@ -23,18 +23,18 @@ from callboard.cli.slash.context import (
     SlashCommand,
     SlashContext,
     Switch,
-    living,
+    living_agent,
     nothing_more,
     suggestion,
 )
 from callboard.cli.terminal.page_process import open_page
 from callboard.cli.terminal.plan_editor import keep_text
-from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, stacked, wrapped
+from callboard.cli.terminal.terminal import Block, Line, Terminal, block, columns, stacked, wrap_line
 from callboard.cli.views.context import context_block, edits_block, undo_line
 from callboard.cli.views.cost import cost_block
 from callboard.cli.views.edits import approval, editable
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.cli.views.mail import inbox_table, to_show, trace_block
 from callboard.cli.views.memory import diff_block, note_block, notes_table
 from callboard.cli.views.permission import read_always
@@ -126,7 +126,7 @@ async def stop(console: SlashContext, arguments: str) -> Block:
     """Ask an agent to stop: `NAME`."""
     if not arguments:
         return block("name an agent: /stop NAME; /team lists them", "warn")
-    name = living(console, arguments)
+    name = living_agent(console, arguments)
     if name == "lead":
         return block(
             "the lead ends with its session: ! stops its turn, /new starts a fresh conversation, /quit leaves", "warn"
@@ -346,7 +346,9 @@ async def inbox(console: SlashContext, arguments: str) -> Block:
         return inbox_table(
             to_show(await console.session.inbox(None if arguments == "all" else arguments), everything=False)
         )
-    return listing(REQUESTS, console.session.requests(), ("REQUEST", "KIND", "FROM", "ABOUT"), "nothing waits for you")
+    return render_listing(
+        REQUESTS, console.session.requests(), ("REQUEST", "KIND", "FROM", "ABOUT"), "nothing waits for you"
+    )
 
 
 async def trace(console: SlashContext, arguments: str) -> Block:
@@ -466,7 +468,7 @@ def _other_command(request: Request, status: str, reason: str) -> str:
 
 async def perform(line: str, console: SlashContext, terminal: Terminal) -> None:
     """Execute a `/command` line and print the result. Raises `LeavePrompt` for /quit, `Switch` for /resume ID."""
-    name, arguments = named(line)
+    name, arguments = split_command(line)
     command = COMMANDS.get(name)
     if command is None:
         typed = line.split()[0].removeprefix("/")
@@ -491,7 +493,7 @@ async def _run_session_command(line: str, console: SlashContext, terminal: Termi
         terminal.terminal_print(output)
 
 
-def named(line: str) -> tuple[str, str]:
+def split_command(line: str) -> tuple[str, str]:
     """Return the command's name without its slash, and the text after it."""
     name, *arguments = line.removeprefix("/").split(maxsplit=1)
     return "quit" if name.lower() == "exit" else name.lower(), arguments[0].strip() if arguments else ""
@@ -537,7 +539,7 @@ def _beside_lines(rows: Sequence[tuple[str, str]], width: int) -> tuple[Line, ..
     column = min(column, _TYPED)
     lines: list[Line] = []
     for typed, does in rows:
-        parts = [part.text for part in wrapped(Line(does), max(width - column - 2, _TYPED))]
+        parts = [part.text for part in wrap_line(Line(does), max(width - column - 2, _TYPED))]
         if len(typed) > column:
             lines.append(Line(typed))
             typed = ""

@@ -182,14 +182,14 @@ class PersonApprover:
                 edited = await self._edited(request, reason, self._edit)
                 if isinstance(edited, Answer):
                     return edited
-                frame = frame.again(edited)
+                frame = frame.repeat(edited)
                 continue
             read = read_answer(request, typed)
             if read is not None:
                 break
-            frame = frame.again(unread_reply(request))
+            frame = frame.repeat(unread_reply(request))
         if read.status == "rejected" and not read.reason and self._needs_reason(request, typed):
-            frame = replace(frame.again(), choices=())
+            frame = replace(frame.repeat(), choices=())
             reason = await self._typed(request, frame, _WHY[request.kind])
             read = Answer("rejected", "person", (reason or "").strip())
         if request.kind == "question":
@@ -328,7 +328,7 @@ async def fill_in(form: Elicitation, frame: Frame, put: Put) -> str:
     content: Json = {}
     for field in fields:
         value = await _field(field, frame, put)
-        frame = frame.again()
+        frame = frame.repeat()
         if isinstance(value, ElicitationAnswer):
             return value.action
         if value is not None:
@@ -344,7 +344,7 @@ async def _fill_in_line(form: Elicitation, fields: tuple[Field, ...], frame: Fra
         answer = read(form, typed)
         if isinstance(answer, ElicitationAnswer):
             return typed
-        frame = frame.again(answer)
+        frame = frame.repeat(answer)
 
 
 async def _field(field: Field, frame: Frame, put: Put) -> Any:
@@ -361,4 +361,4 @@ async def _field(field: Field, frame: Frame, put: Put) -> Any:
         value = value_of(field, text)
         if not isinstance(value, InvalidValue):
             return value
-        frame = frame.again(value.why)
+        frame = frame.repeat(value.why)

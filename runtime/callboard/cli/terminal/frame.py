@@ -97,7 +97,7 @@ class Frame:
         inner = (*self.body, *self.about, *(Line(f"{choice.key} {choice.text}") for choice in self.choices))
         return (self.heading, *(replace(line, text=f"  {line.text}") for line in inner), *self.extra, *note)
 
-    def again(self, note: str = "") -> Frame:
+    def repeat(self, note: str = "") -> Frame:
         """Return the frame for a repeated or further question about the same request."""
         return replace(self, note=note, repeated=True)
 
@@ -282,7 +282,7 @@ def _shortened(row: Line) -> Line:
     )
 
 
-def echoed(line: str) -> Block:
+def echo_line(line: str) -> Block:
     """Return the sent line as it remains on the screen, after an empty line: a turn begins."""
     first, *others = (_shortened(row) for row in block(line, "strong").lines)
     visible = [replace(row, text=f"  {row.text}") for row in others[: _ECHOED - 1]]

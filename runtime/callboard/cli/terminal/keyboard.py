@@ -73,14 +73,14 @@ class Keyboard:
                 piece = _read(file)
                 line.press(piece)
                 if not piece or line.left:
-                    self._terminal.answered("(end of input)")
+                    self._terminal.note_answer("(end of input)")
                     return None
                 if quiet:
-                    self._terminal.typed(line.text)
+                    self._terminal.show_typed(line.text)
         except anyio.get_cancelled_exc_class():
-            self._terminal.answered(f"({taken_back()})")
+            self._terminal.note_answer(f"({taken_back()})")
             raise
-        self._terminal.answered()
+        self._terminal.note_answer()
         return line.text
 
 

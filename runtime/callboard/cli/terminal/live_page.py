@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TextIO
 
-from callboard.cli.terminal.terminal import Line, styled
+from callboard.cli.terminal.terminal import Line, style_lines
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Alternate screen, no cursor, no wrapping of lines."""
@@ -49,7 +49,7 @@ class Painter:
 
     def paint(self, lines: Sequence[Line]) -> None:
         """Show exactly these lines; nothing is written if a screen of this size already shows them."""
-        rows = styled(lines, color=self._color).removesuffix("\n").split("\n")
+        rows = style_lines(lines, color=self._color).removesuffix("\n").split("\n")
         page = _HOME + f"{_TO_END_OF_LINE}\r\n".join(rows) + _TO_END_OF_LINE + _TO_END
         if (page, self.size) != self._painted:
             self._painted = (page, self.size)

@@ -56,7 +56,7 @@ class _Prose(Markdown):
     elements = {**Markdown.elements, "fence": _Code, "code_block": _Code, "heading_open": _Heading}  # noqa: RUF012 - rich's table, which is only read
 
 
-def rendered(text: str, width: int) -> tuple[Line, ...]:
+def render_markdown(text: str, width: int) -> tuple[Line, ...]:
     """Return a Markdown text as lines of at most `width` columns; code keeps its lines, however long.
 
     Never raises for any content.

@@ -54,7 +54,7 @@ async def edit_at(terminal: Terminal, request: Request, workspace: Path) -> str:
 
     A cancellation also waits for the person, because anyio waits for threads: two programs never share a keyboard.
     """
-    with terminal.held(), _interrupts_are_the_editors():
+    with terminal.lend_screen(), _interrupts_are_the_editors():
         return await anyio.to_thread.run_sync(in_editor, request, workspace)
 
 

@@ -25,7 +25,7 @@ from callboard.cli.views.events import (
     request_words,
     result_block,
 )
-from callboard.cli.views.permission import denial, denial_line, is_denial, unanswered
+from callboard.cli.views.permission import advice_unanswered, denial, denial_line, is_denial
 from callboard.core.agent.state import AgentState
 from callboard.core.call_words import relative_paths
 from callboard.core.recovery.retry_policy import odd_stop
@@ -395,7 +395,7 @@ class Screen:
         if request is None:
             return answer_block(agent, event, "" if self._detail == "brief" else subject)
         call = calls.get(request.call)
-        way = unanswered(call, request, told_later=self._result_apart)
+        way = advice_unanswered(call, request, told_later=self._result_apart)
         return denial_line(agent, call, f"{request.why} ({request.rule})", way)
 
     def _text_block(self, agent: str, text: str) -> Block:

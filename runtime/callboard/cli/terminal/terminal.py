@@ -199,16 +199,16 @@ def wants_color(choice: str, stream: TextIO, env: Mapping[str, str]) -> bool:
     return env.get("TERM", "") not in {"", "dumb"} and stream.isatty()
 
 
-def styled(lines: Sequence[Line], *, color: bool, width: int = 0) -> str:
+def style_lines(lines: Sequence[Line], *, color: bool, width: int = 0) -> str:
     """Return the lines as written to a stream, each ended by a line break.
 
     `width`: columns of the screen, at which lines break between words; 0: no breaks.
     """
-    broken = lines if width <= 0 else [part for line in lines for part in wrapped(line, width)]
+    broken = lines if width <= 0 else [part for line in lines for part in wrap_line(line, width)]
     return "".join(f"{_styled(line, color=color)}\n" for line in broken)
 
 
-def wrapped(line: Line, width: int) -> Sequence[Line]:
+def wrap_line(line: Line, width: int) -> Sequence[Line]:
     """Break a line between words, with its own indent before each part.
 
     A word that is too long stays whole: the screen breaks it. A line of spans is already laid out.
@@ -333,7 +333,7 @@ class Terminal:
     def rows(self, page: Block) -> None:
         """Print a listing for a person to stdout."""
         self._queue.put(
-            lambda: self._write(self._out, styled(page.lines_for(screen_width(self._out)), color=self._color_out))
+            lambda: self._write(self._out, style_lines(page.lines_for(screen_width(self._out)), color=self._color_out))
         )
 
     def record(self, line: str) -> None:
@@ -343,13 +343,13 @@ class Terminal:
     def ask(self, question: str, *, typed: str | None = None) -> None:
         """Write a question to stderr and leave the cursor after it.
 
-        Blocks that arrive before `answered` are printed above it. `typed`: the answer so far, for a caller that reads
-        single keys without echo: the line is then moved, not repeated. None: the terminal shows what is typed.
+        Blocks that arrive before `note_answer` are printed above it. `typed`: the answer so far, for a caller that
+        reads single keys without echo: the line is then moved, not repeated. None: the terminal shows what is typed.
         """
         self._queue.put(lambda: self._put_question(plain(question), typed if typed is None else plain(typed)))
         self.flush()
 
-    def typed(self, text: str) -> None:
+    def show_typed(self, text: str) -> None:
         """Show the answer so far after the question."""
         self._queue.put(lambda: self._put_typed(plain(text)))
         self._hurry.set()
@@ -361,7 +361,7 @@ class Terminal:
         """
         self._queue.put(lambda: self._put_again(page))
 
-    def answered(self, note: str = "") -> None:
+    def note_answer(self, note: str = "") -> None:
         """Note that the question is answered, or void for the reason in `note`, so that it is not repeated."""
         self._queue.put(lambda: self._end_question(plain(note)))
 
@@ -393,7 +393,7 @@ class Terminal:
         self._above = write
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def lend_screen(self) -> Generator[None]:
         """Give the screen to another program during the block: output is written afterwards."""
         resting = threading.Event()
         go_on = threading.Event()
@@ -482,7 +482,7 @@ class Terminal:
         if lost:
             words = f"[{lost} line{'s' * (lost != 1)} of progress not shown: the screen was too slow]"
             lines.insert(0, Line(words, "dim"))
-        text = styled(lines, color=self._color_err, width=width)
+        text = style_lines(lines, color=self._color_err, width=width)
         if self._above is not None:
             self._above(text)
         elif self._question and self._typed is not None:
@@ -510,7 +510,7 @@ class Terminal:
         if not self._question or self._above is not None:
             return
         width = self._width()
-        text = styled(page.lines_for(width), color=self._color_err, width=width)
+        text = style_lines(page.lines_for(width), color=self._color_err, width=width)
         # Only the row of the cursor is erased: the rows above it belong to the other program.
         start = "\n" if self._typed is None else "\r\x1b[J"
         self._write(self._err, f"{start}{text}{self._question}{self._typed or ''}")

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import anyio
 
 from callboard.cli.terminal.live_page import Painter
-from callboard.cli.terminal.terminal import Line, styled
+from callboard.cli.terminal.terminal import Line, style_lines
 
 Page = Callable[[int, int | None], Sequence[Line]]
 """Function that returns the current lines of a page, for a number of columns and rows; None: for as many rows as
@@ -22,7 +22,7 @@ needed."""
 
 
 @contextmanager
-def painted(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
+def open_page(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
     """Yield a function that paints the current page on an alternate screen.
 
     The whole page is printed when that screen closes. Painting raises `BrokenPipeError` if the reader is gone.
@@ -31,7 +31,7 @@ def painted(page: Page, *, color: bool) -> Generator[Callable[[], None]]:
     def leave() -> None:
         lines = page(shutil.get_terminal_size().columns, None)
         if lines:
-            say_line(styled(lines, color=color).removesuffix("\n"))
+            say_line(style_lines(lines, color=color).removesuffix("\n"))
 
     with ExitStack() as stack:
         stack.callback(leave)  # runs after the painter has restored the screen
@@ -46,7 +46,7 @@ def say_line(text: str) -> None:
     sys.stdout.flush()
 
 
-async def resized(changed: Callable[[], None]) -> None:
+async def watch_size(changed: Callable[[], None]) -> None:
     """Call `changed` whenever the size of the screen changes. Never returns."""
     with anyio.open_signal_receiver(signal.SIGWINCH) as signals:
         async for _ in signals:

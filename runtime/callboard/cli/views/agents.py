@@ -57,7 +57,7 @@ def is_at_work(row: AgentRow) -> bool:
 
 def working_agents(session: OpenSession, most: int) -> tuple[list[WorkingAgent], int]:
     """Return the agents at work, oldest first and at most `most`, and the number of the others."""
-    rows = [row for row in session.living() if is_at_work(row)]
+    rows = [row for row in session.living_agents() if is_at_work(row)]
     requests = {request.id: request for request in session.requests()}
     agents: list[WorkingAgent] = []
     for row in rows[:most]:

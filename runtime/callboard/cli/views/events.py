@@ -508,7 +508,7 @@ def diff_lines(text: str, most: int = DIFF_LINES) -> list[Line]:
     return [*visible, *_omitted_line(len(changed) - len(visible))]
 
 
-def counted(text: str) -> str:
+def count_changes(text: str) -> str:
     """Return `+3 -1` of a unified diff; empty if it has no changes."""
     lines = text.split("\n")
     begin = next((at for at, line in enumerate(lines) if line.startswith("@@ ")), len(lines))
@@ -527,7 +527,7 @@ def _head(lines: Sequence[str], tool: str, below: int, style: Style) -> str:
         return "(nothing)"
     first = shorten(lines[0].strip(), WIDTH)
     if tool in _DIFFED and below:
-        return counted("\n".join(lines)) or first
+        return count_changes("\n".join(lines)) or first
     if len(lines) == 1:
         return first
     if tool == "read_file" and style != "bad":

@@ -63,7 +63,9 @@ def _narrow(widths: list[int], room: int, least: Sequence[int]) -> None:
         widths[at] -= min(over, widths[at] - max(next_widest - 1, least[at - 1]))
 
 
-def listing(resource: Resource[Row], rows: Sequence[Row], only: Collection[str] = (), nothing: str = "") -> Block:
+def render_listing(
+    resource: Resource[Row], rows: Sequence[Row], only: Collection[str] = (), nothing: str = ""
+) -> Block:
     """Return the rows of a resource as a table.
 
     `only`: the columns to list; all, if empty. `nothing`: another text for no rows.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from callboard.cli.terminal.terminal import Block, Line
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.core.reports.receipts import WAITING, EnvelopeTrace, Receipt
 from callboard.sessions.inspect.resources import MESSAGES, plain_row, when
 from callboard.types.records import Json
@@ -24,7 +24,7 @@ def to_show(receipts: Sequence[Receipt], *, everything: bool) -> list[Receipt]:
 
 def inbox_table(receipts: Sequence[Receipt]) -> Block:
     """Return the id, sender, recipient, type, outcome with its time, and beginning of each envelope."""
-    return listing(MESSAGES, receipts)
+    return render_listing(MESSAGES, receipts)
 
 
 def trace_block(trace: EnvelopeTrace) -> Block:

@@ -52,7 +52,7 @@ _DESCRIPTION = 74
 """Most columns of the description of a command in a frame: one row of a narrow screen. A listing has all of it."""
 
 
-def spelled(text: str) -> str:
+def spell_out(text: str) -> str:
     """Return the text with every character spelled out that a person would not see, or would mistake for another."""
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), visible(text))
 
@@ -171,10 +171,10 @@ def _change(held: Json) -> tuple[Line, ...]:
     """Return the change of a file as a numbered diff; none for other tools, and for input that is not text."""
     diff = held.get("diff")
     tool = str(held.get("tool", "?"))
-    return numbered(diff.split("\n") if isinstance(diff, str) and diff else _change_of(tool, _fields(held)))
+    return number_lines(diff.split("\n") if isinstance(diff, str) and diff else _change_of(tool, _fields(held)))
 
 
-def numbered(diff: Sequence[str]) -> tuple[Line, ...]:
+def number_lines(diff: Sequence[str]) -> tuple[Line, ...]:
     """Return the lines of a unified diff with their numbers.
 
     They are of removed lines in the old text, of all others in the new text. Lines before the first change that are no
@@ -197,9 +197,9 @@ def numbered(diff: Sequence[str]) -> tuple[Line, ...]:
             rows.append((0, "", line))
     width = len(str(max((number for number, _, _ in rows), default=0)))
     return tuple(
-        Line(f"{number:>{width}} {sign} {spelled(text)}".rstrip(), _CHANGED[sign])
+        Line(f"{number:>{width}} {sign} {spell_out(text)}".rstrip(), _CHANGED[sign])
         if sign
-        else Line(spelled(text), "dim")
+        else Line(spell_out(text), "dim")
         for number, sign, text in rows
     )
 
@@ -277,11 +277,11 @@ def seconds_of(text: str) -> float | None:
 def _text(text: str, indent: str, first: str) -> tuple[Line, ...]:
     """Return all lines of the text."""
     lines = text.split("\n")
-    return (Line(first + spelled(lines[0])), *(Line(indent + spelled(line)) for line in lines[1:]))
+    return (Line(first + spell_out(lines[0])), *(Line(indent + spell_out(line)) for line in lines[1:]))
 
 
 def _one_line(text: str) -> str:
-    return spelled(text).replace("\n", "\\n")
+    return spell_out(text).replace("\n", "\\n")
 
 
 _PREFIX = "Permission denied: "
@@ -321,7 +321,7 @@ def denial_line(agent: str, call: ToolCall | None, reason: str, way: str) -> Blo
     )
 
 
-def unanswered(call: ToolCall | None, request: ApprovalNeeded, *, told_later: bool = False) -> str:
+def advice_unanswered(call: ToolCall | None, request: ApprovalNeeded, *, told_later: bool = False) -> str:
     """Return how to proceed after an unanswered question. `told_later`: the end of the run names the rule."""
     allowed = f", or {_by_rule(call)}" if request.rule == "D" and not told_later and _by_rule(call) else ""
     if request.expires_at is not None and request.expires_at <= request.at:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from callboard.cli.terminal.terminal import Block, Line, Style, stacked
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import by_words, listing, table
+from callboard.cli.views.listings import by_words, render_listing, table
 from callboard.core.keys import count_words
 from callboard.core.permissions.explain import CallExplanation, PartExplanation, PathExplanation, meaning_of
 from callboard.core.permissions.lint import CheckedExample, LintFinding
@@ -176,7 +176,7 @@ def rules_table(rows: Sequence[SessionRule], now: float, *, ended: bool = False)
     `now`: Unix seconds. `ended`: True if the session also has rules that are no longer in force.
     """
     nothing = "no session rule is in force: `callboard policy rules --all` lists the others" if ended else ""
-    return listing(RULES, [RuleStatus(rule, now) for rule in rows], nothing=nothing)
+    return render_listing(RULES, [RuleStatus(rule, now) for rule in rows], nothing=nothing)
 
 
 def permissions_block(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from callboard.cli.terminal.terminal import Block, Line, stacked, visible
 from callboard.cli.views.events import answer_words, first_line, shorten
-from callboard.cli.views.listings import by_words, listing
+from callboard.cli.views.listings import by_words, render_listing
 from callboard.cli.views.question import request_block
 from callboard.cli.views.revisions import diff_lines, outcome_text, since_earlier, since_title
 from callboard.core.approvals.plans import options_of, previous_revision, submitted_of, unified_diff
@@ -110,7 +110,7 @@ def requests_table(rows: Sequence[Request]) -> Block:
 
     Plain rows are pending; others show how they ended.
     """
-    listed = listing(REQUESTS, rows)
+    listed = render_listing(REQUESTS, rows)
     return stacked(listed, Line("in full: callboard show ID", "dim")) if rows else listed
 
 
@@ -125,7 +125,7 @@ def waiting_line(waiting: tuple[SessionRow, int]) -> Line:
 def requests_block(rows: Sequence[Request], *, attended: bool = True) -> Block:
     """Return each request in full, with how to answer it while it is pending."""
     if not rows:
-        return listing(REQUESTS, rows)
+        return render_listing(REQUESTS, rows)
     lines: list[Line] = []
     for row in rows:
         lines += request_block(row).lines

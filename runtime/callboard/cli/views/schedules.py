@@ -10,7 +10,7 @@ from typing import Any
 
 from callboard.cli.terminal.terminal import Block, Line, plain
 from callboard.cli.views.cost import spent_json, spent_words
-from callboard.cli.views.listings import listing, table
+from callboard.cli.views.listings import render_listing, table
 from callboard.core.reports.spending import ScheduleSpent
 from callboard.core.scheduling import budget_words, next_slot
 from callboard.core.scheduling.cron import CronInvalid
@@ -47,7 +47,7 @@ def schedules_table(rows: Sequence[ScheduleStatus]) -> Block:
     The columns are the id, name, state with reason, expression, zone, next and last time, and prompt; also file and
     session if they differ.
     """
-    return listing(SCHEDULES, rows)
+    return render_listing(SCHEDULES, rows)
 
 
 def history_table(fires: Sequence[Fire], names: Mapping[str, str]) -> Block:

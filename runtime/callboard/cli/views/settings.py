@@ -12,12 +12,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from callboard.adapters.extensions.yaml import Address, dotted, load_yaml
+from callboard.adapters.extensions.yaml import Address, dotted_address, load_yaml
 from callboard.cli.terminal.terminal import Block
 from callboard.cli.views.listings import table
 from callboard.config.setting_keys import SettingKey, key_of
 from callboard.config.settings import LoadedSettings
-from callboard.config.settings_file import SettingsFile, displayed, settings_here, value_at, withheld_fault
+from callboard.config.settings_file import SettingsFile, display_value, settings_here, value_at, withheld_fault
 from callboard.config.trust import Trust, stored_trust
 from callboard.core.permissions.rule_check import rule_note
 from callboard.core.trust.claims import printable
@@ -79,19 +79,19 @@ class SettingsEditor:
         """Return the value in force; with `own` the one in the person's file. Raises `UsageError`, `SettingsError`."""
         key = key_of(name)
         if self.own:
-            file = SettingsFile.own()
-            return ShownSetting(key.name, displayed(value_at(file.values(), key.address)), str(file.path))
+            file = SettingsFile.of_user()
+            return ShownSetting(key.name, display_value(value_at(file.values(), key.address)), str(file.path))
         loaded = self._loaded(trust=self.trust)
         value = value_at(loaded.settings.model_dump(mode="json"), key.address)
-        return ShownSetting(key.name, displayed(value), _origin(loaded, key.address))
+        return ShownSetting(key.name, display_value(value), _origin(loaded, key.address))
 
     def page(self, *, everything: bool) -> SettingsPage:
         """Return the settings that differ from the built-in ones, or all; with `own` those of the person's file."""
         loaded, now = self._settings(trust=self.trust)
-        rows = [ShownSetting(name, displayed(value), origin) for name, value, origin in loaded.explained()]
+        rows = [ShownSetting(name, display_value(value), origin) for name, value, origin in loaded.explain_values()]
         nothing = "every setting has its built-in value"
         if self.own:
-            path = str(SettingsFile.own().path)
+            path = str(SettingsFile.of_user().path)
             nothing = f"{path} sets nothing"
             rows = [row for row in rows if any(place.startswith(f"{path}:") for place in row.origin.split(", "))]
         changed = [row for row in rows if everything or self.own or row.origin not in ("default", "built in")]
@@ -108,7 +108,9 @@ class SettingsEditor:
         self._refuse_disabled(key, text)
         file = self._file()
         address, written = file.set(key, _readings(text))
-        return self._change(file, address, f"{dotted(address)} = {json.dumps(displayed(written), ensure_ascii=False)}")
+        return self._change(
+            file, address, f"{dotted_address(address)} = {json.dumps(display_value(written), ensure_ascii=False)}"
+        )
 
     def unset(self, name: str) -> SettingChange:
         """Remove a value from the file, so that its value from elsewhere applies."""
@@ -141,7 +143,7 @@ class SettingsEditor:
 
     def _file(self) -> SettingsFile:
         if self.own:
-            return SettingsFile.own()
+            return SettingsFile.of_user()
         places = find_places(self.folder, writable=False)
         return SettingsFile.of_workspace(places.workspace, places.config)
 
@@ -179,8 +181,8 @@ class SettingsEditor:
         place = _origin(loaded, address)
         if value is None or isinstance(value, list | dict) or f"{file.path}:" in place:
             return []
-        in_force = displayed(value_at(loaded.settings.model_dump(mode="json"), address))
-        return [f"{dotted(address)} is {json.dumps(in_force)} nevertheless, set by {place}"]
+        in_force = display_value(value_at(loaded.settings.model_dump(mode="json"), address))
+        return [f"{dotted_address(address)} is {json.dumps(in_force)} nevertheless, set by {place}"]
 
 
 def _short_origin(origin: str, workspace: Path) -> str:
@@ -221,7 +223,7 @@ def _check_texts(texts: Sequence[str]) -> None:
 
 
 def _items(values: Sequence[str]) -> str:
-    return ", ".join(json.dumps(displayed(value), ensure_ascii=False) for value in values)
+    return ", ".join(json.dumps(display_value(value), ensure_ascii=False) for value in values)
 
 
 def _rule_notes(address: Address, item: str) -> list[str]:

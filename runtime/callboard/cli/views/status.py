@@ -14,7 +14,7 @@ from callboard import __version__
 from callboard.cli.terminal.terminal import Block, Line, block, stacked
 from callboard.cli.views.agents import is_at_work
 from callboard.cli.views.events import first_line, shorten
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.core.reports.spending import usage_words
 from callboard.sessions.base import OpenSession
 from callboard.sessions.inspect.health import ListedSession
@@ -41,7 +41,7 @@ def at_work(session: OpenSession) -> list[str]:
 
     An open model call is not in a journal yet (decision 0007).
     """
-    return [row.name for row in session.living() if row.life == "working"]
+    return [row.name for row in session.living_agents() if row.life == "working"]
 
 
 def status_words(session: OpenSession) -> str:
@@ -52,7 +52,9 @@ def status_words(session: OpenSession) -> str:
 
 def lives_words(session: OpenSession) -> str:
     """Return `2 working, 1 idle`. A lead without a prompt is idle: it starts with the first one."""
-    lives = Counter("idle" if (row.name, row.life) == ("lead", "starting") else row.life for row in session.living())
+    lives = Counter(
+        "idle" if (row.name, row.life) == ("lead", "starting") else row.life for row in session.living_agents()
+    )
     return ", ".join(f"{number} {life}" for life, number in lives.items()) or "no agents yet"
 
 
@@ -69,7 +71,7 @@ def rate_waits(session: OpenSession) -> list[str]:
     """
     states = [
         (session.label(row.name), session.state(row.name, row.incarnation))
-        for row in session.living()
+        for row in session.living_agents()
         if row.waiting_for.startswith("rate")
     ]
     if not states:
@@ -133,7 +135,7 @@ def window_title(session: OpenSession) -> str:
     It begins with a mark while agents work.
     """
     words = first_line(session.row.prompt) or session.workspace.name or "callboard"
-    working = any(map(is_at_work, session.living()))
+    working = any(map(is_at_work, session.living_agents()))
     return f"{_WORKING if working else ''}{shorten(words, _TITLE)}"
 
 
@@ -176,12 +178,12 @@ def left_block(session: OpenSession, host: int | None) -> Block:
     It is empty for a session without a prompt. `host`: the process that hosts the session, if it is not this one.
     """
     if host is None:
-        used = any(row.kind != "lead" or row.life != "starting" for row in session.living())
+        used = any(row.kind != "lead" or row.life != "starting" for row in session.living_agents())
         waiting = waiting_words(session).replace("(/plans)", "(`callboard plans`)")
         asked = (Line(waiting, "warn"),) if waiting else ()
         hint = block(f"the session is kept: `callboard --resume {session.id}` continues it", "dim")
         return Block((*asked, *hint.lines)) if used else Block(())
-    number = sum(map(is_at_work, session.living()))
+    number = sum(map(is_at_work, session.living_agents()))
     working = f"{_still_at_work(number)}: " if number else ""
     return block(f"{working}process {host} continues the session; `callboard attach` shows it again", "dim")
 
@@ -208,7 +210,7 @@ def status_block(session: OpenSession, host: int | None) -> Block:
 
 def sessions_table(rows: Sequence[SessionRow]) -> Block:
     """Return the id, start, end and first words of each session; then the errors of each."""
-    listed = listing(SESSIONS, rows)
+    listed = render_listing(SESSIONS, rows)
     troubles = [row.trouble for row in rows if isinstance(row, ListedSession) and row.trouble]
     return stacked(listed, *(Line(trouble, "bad") for trouble in troubles))
 

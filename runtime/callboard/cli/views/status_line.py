@@ -1,6 +1,6 @@
 """Status line of the terminal: working agents, requests that wait for the person, tokens and cost, the next schedule.
 
-`StatusLine` decides the parts, and `fitted` shortens them to the width. Nothing here draws.
+`StatusLine` decides the parts, and `fit_parts` shortens them to the width. Nothing here draws.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StatusLine:
             StatusPart(usage_words(usage), 1, short=f"{short_number(tokens_of(usage))} tokens, {cost_words(usage)}"),
             StatusPart(next_words(self._next, time.time()), 70),
         ]
-        return fitted(parts, width)
+        return fit_parts(parts, width)
 
 
 def _doing_parts(session: OpenSession) -> list[StatusPart]:
@@ -80,7 +80,7 @@ def _doing_parts(session: OpenSession) -> list[StatusPart]:
     return [*parts, *([StatusPart(f"{others} more", 45)] if others else [])]
 
 
-def fitted(parts: Sequence[StatusPart], width: int) -> str:
+def fit_parts(parts: Sequence[StatusPart], width: int) -> str:
     """Return the parts in one line.
 
     If they are wider than `width` columns, shorten and drop whole parts, the highest rank first; only a last part that

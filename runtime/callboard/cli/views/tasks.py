@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from callboard.cli.terminal.terminal import Block, Line, Style, block, stacked
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.core.tasks.board import Tasks, by_id, is_ready
 from callboard.core.tasks.file_claims import ClaimIndex
 from callboard.core.tasks.format import task_line, task_words
@@ -28,7 +28,7 @@ def tasks_table(rows: Sequence[Task], board: Tasks | None = None, status: str = 
     """
     board = by_id(rows) if board is None else board
     nothing = f"no task has the status {status}" if board else ""
-    listed = listing(TASKS, [BoardTask(row, board) for row in rows], nothing=nothing)
+    listed = render_listing(TASKS, [BoardTask(row, board) for row in rows], nothing=nothing)
     return stacked(listed, *(Line(text, "warn") for text in _pairs_on_same_file(rows, board)))
 
 

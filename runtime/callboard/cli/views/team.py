@@ -15,7 +15,7 @@ from typing import Any
 
 from callboard.cli.terminal.terminal import Block, Line, Style, columns, plain, stacked
 from callboard.cli.views.events import call_words, first_line, shorten
-from callboard.cli.views.listings import listing
+from callboard.cli.views.listings import render_listing
 from callboard.cli.views.rate import rate_brief, rate_json
 from callboard.core.reports.activity import Activity
 from callboard.core.reports.spending import usage_words
@@ -121,7 +121,7 @@ def ended_block(agents: Agents, skip: int, count: int, now: float) -> Block:
     """
     if not agents:
         return Block((Line("no agent has ended" if not count else f"there are {count:,} ended agents", "dim"),))
-    listed = listing(ENDED_AGENTS, [AgentStatus(agent, now) for agent in agents])
+    listed = render_listing(ENDED_AGENTS, [AgentStatus(agent, now) for agent in agents])
     last = skip + len(agents)
     hint = f"; `--skip {last}` shows older ones" if last < count else ""
     return stacked(listed, Line(f"{skip + 1:,} to {last:,} of {count:,} ended agents{hint}", "dim"))
@@ -245,7 +245,7 @@ def team_table(rows: Sequence[AgentSummary]) -> Block:
     """
     over = [row for row in rows if row.life == "stopped" and row.kind != "lead"]
     hidden = {row.name for row in over[:-ENDED_LISTED]}
-    listed = listing(AGENTS, [row for row in rows if row.name not in hidden])
+    listed = render_listing(AGENTS, [row for row in rows if row.name not in hidden])
     if not hidden:
         return listed
     text = f"{len(hidden):,} more {'has' if len(hidden) == 1 else 'have'} ended: `callboard team ended` lists them"

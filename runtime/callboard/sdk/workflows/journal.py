@@ -120,11 +120,11 @@ class FlowJournal:
                 stored.step,
             )
 
-    async def ended(self, step: WorkflowNoted, value: Any) -> None:
+    async def note_end(self, step: WorkflowNoted, value: Any) -> None:
         """Record the result of a step."""
         await self._note(step.model_copy(update={"t": "ended", "value": value, "at": time.time()}))
 
-    async def failed(self, step: WorkflowNoted, error: str, value: Json) -> None:
+    async def note_failure(self, step: WorkflowNoted, error: str, value: Json) -> None:
         """Record that a step failed."""
         await self._note(step.model_copy(update={"t": "failed", "error": error, "value": value, "at": time.time()}))
 

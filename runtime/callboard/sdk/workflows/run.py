@@ -191,7 +191,7 @@ class Workflow:
         record = _began(step, "ask", digest, " ".join(question.split())[:60], again=True)
         await self._shared.journal.began(record, stored)
         answer = await ask_person(self._shared.session, (self.id, step), question, options=options, seconds=seconds)
-        await self._shared.journal.ended(record, answer)
+        await self._shared.journal.note_end(record, answer)
         return answer
 
     async def now(self) -> float:
@@ -363,7 +363,7 @@ class Workflow:
         await journal.began(record, stored)
         made = await work()
         plain = value_of(made, options.get("returns"), step)
-        await journal.ended(record, plain)
+        await journal.note_end(record, plain)
         return made
 
     def _remaining_budget(self) -> Budget:
@@ -424,7 +424,7 @@ async def ask_person(
     """
     if not question.strip():
         raise UsageError("the question is empty")
-    spec = await session.begun()
+    spec = await session.wait_begun()
     wait = seconds if seconds is not None or spec is None else spec.ask_deadline
     if wait == 0:
         raise AnswerNeeded(
@@ -534,17 +534,17 @@ async def run_agent(around: StepContext, call: AgentCall, remaining: Callable[[]
         outcome, text = await _done(around, work, call, wrongs)
         if outcome != "done":
             code = _exit_code(around.session, work.agent, outcome)
-            await journal.failed(record, outcome, {"outcome": outcome, "text": text, "exit_code": code})
+            await journal.note_failure(record, outcome, {"outcome": outcome, "text": text, "exit_code": code})
             raise _failed(call, outcome, text, code)
         value, wrong = (text, "") if call.form is None else call.form.read(text)
         if not wrong:
             plain = text if call.form is None else call.form.adapter.dump_python(value, mode="json")
-            await journal.ended(record, plain)
+            await journal.note_end(record, plain)
             return value
         wrongs.append(wrong)  # answers that the hook returned to the agent count too, so that the loop ends
         if len(wrongs) > call.tries:
             message = f"step {call.step}: {work.agent} gave no valid answer in {len(wrongs)} tries: {wrong}"
-            await journal.failed(record, message, {"outcome": "wrong", "text": text})
+            await journal.note_failure(record, message, {"outcome": "wrong", "text": text})
             raise WrongResult(message, wrongs, text)
         prompt = f"{_prompt(call)}\n\nAn earlier answer was:\n{text}\n\nIt is not valid: {wrong}. Answer again."
 

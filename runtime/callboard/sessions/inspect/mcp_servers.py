@@ -172,7 +172,7 @@ def _servers_in(workspace: Path, scope: Scope) -> Mapping[str, object]:
     """Return the entries of a scope's file; none if there is no file. Raises `SettingsError`."""
     file = _file(workspace, scope)
     try:
-        with file.opened(create=False) as folder:
+        with file.open_folder(create=False) as folder:
             return _servers(_document(file.read(folder)[0], file.path), file.path)
     except FileNotFoundError:
         return {}
@@ -184,7 +184,7 @@ def _change(workspace: Path, scope: Scope, act: Callable[[dict[str, object]], Ch
     Raises `SettingsError`, and what `act` raises.
     """
     file = _file(workspace, scope)
-    with file.opened(create=True) as folder:
+    with file.open_folder(create=True) as folder:
         content, mode = file.read(folder)
         document = _document(content, file.path)
         result = act(_servers(document, file.path))

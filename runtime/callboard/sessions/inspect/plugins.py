@@ -35,7 +35,7 @@ from callboard.adapters.extensions.skills import load_skills
 from callboard.adapters.extensions.trust import plugin_claims
 from callboard.adapters.git.git import export_commit
 from callboard.adapters.mcp.config import ServerSources, read_servers
-from callboard.adapters.storage.file_locks import holding
+from callboard.adapters.storage.file_locks import hold_lock
 from callboard.adapters.system.regular_files import read_regular
 from callboard.config.hooks import plugin_hooks
 from callboard.config.settings_file import settings_here
@@ -348,7 +348,7 @@ async def _changing(
     store = plugin_store(places)
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with holding(store / ".lock", wait=False) as held:
+        async with hold_lock(store / ".lock", wait=False) as held:
             if not held:
                 raise UsageError("another process changes plugins now: try again when it has ended")
             for leftover in store.glob(f"{_PREFIX}*"):

@@ -20,7 +20,7 @@ from callboard.adapters.extensions.agents import AgentFile, load_agents
 from callboard.adapters.extensions.discovery import ExtensionPaths
 from callboard.adapters.extensions.hook_commands import missing_programs
 from callboard.adapters.extensions.plugins import read_plugins
-from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted, load_document
+from callboard.adapters.extensions.yaml import Address, YamlDocument, dotted_address, load_document
 from callboard.adapters.processes.sandbox.machine import examine
 from callboard.adapters.processes.sandbox.sandbox import choose
 from callboard.adapters.shell.policy_judge import Explainer, JudgedCall, parse_rules
@@ -228,7 +228,7 @@ class ExplainedCall:
     """Number of rules in force for the agent type."""
 
 
-def explained(force: EffectiveSettings, question: CallQuestion) -> ExplainedCall:
+def explain_question(force: EffectiveSettings, question: CallQuestion) -> ExplainedCall:
     """Judge a call without running it. Raises `UsageError` for a call that cannot be read. Reads the disk."""
     explaining = WorkspaceJudge(force.places.workspace, force)
     mode, rules = force.rights(question.agent_type)
@@ -268,7 +268,7 @@ def examples_of(force: EffectiveSettings) -> list[Example]:
     return examples
 
 
-def tried(force: EffectiveSettings, explaining: WorkspaceJudge) -> Iterator[CheckedExample]:
+def try_examples(force: EffectiveSettings, explaining: WorkspaceJudge) -> Iterator[CheckedExample]:
     """Yield each example with its current decision. Raises `SettingsError`."""
     for example in examples_of(force):
         yield CheckedExample(example, _verdict(example, force, explaining))
@@ -388,7 +388,7 @@ class _Where:
     def __call__(self, address: Address) -> str:
         """Return file, line and field; for a file of another format, file and field."""
         if self._file:
-            return f"{self._file}: {dotted(address)}"
+            return f"{self._file}: {dotted_address(address)}"
         hooks, event, number, *path = address
         moved = (hooks, event, cast("int", number) + self._offsets.get(str(event), 0), *path)
         return self._loaded.place(moved)

@@ -188,7 +188,7 @@ async def keep_file_schedules(
     try:
         while True:
             reported = await once(reported)
-            await watch.changed()
+            await watch.wait_changed()
     finally:
         watch.close()
 

@@ -27,7 +27,7 @@ from callboard.engine.row_cache import RowCache
 from callboard.ports.store import Store
 from callboard.ports.store_reading import rows_of
 from callboard.sessions.inspect.agents import type_names
-from callboard.sessions.inspect.serving import firing
+from callboard.sessions.inspect.serving import firing_process
 from callboard.sessions.person_actions import fire_as_person, write_schedule_as_person
 from callboard.sessions.places import Notice, WorkspacePaths, find_places
 from callboard.sessions.stores import has_store, open_store, own_settings
@@ -58,27 +58,27 @@ class ScheduleInspector:
         """Return the schedules, oldest first, including ended ones."""
         return self._rows.schedules()
 
-    def drafted(self, fields: Fields) -> Schedule:
+    def draft(self, fields: Fields) -> Schedule:
         """Return the schedule that `add` would create from these fields, without writing it.
 
         Raises `InvalidField`, and `UsageError` for an existing name.
         """
-        made = drafted(self.session, len(self._rows.schedules()), fields, self._clock.now())
+        made = draft_schedule(self.session, len(self._rows.schedules()), fields, self._clock.now())
         self._free(made)
         return made
 
     async def add(self, drafted: Schedule) -> None:
-        """Write the result of `drafted`. Raises `UsageError` if another process just created the same one."""
+        """Write the result of `draft`. Raises `UsageError` if another process just created the same one."""
         refuse_inside_tool("Adding a schedule")
         try:
             await write_schedule_as_person(self._store, self.session, drafted, expected=0)
         except Conflict as conflict:
             raise UsageError("another process added a schedule at the same moment: try again") from conflict
 
-    def edited(self, name: str, fields: Fields) -> Schedule:
+    def preview_edit(self, name: str, fields: Fields) -> Schedule:
         """Return the schedule as `edit` would change it, without writing it.
 
-        Raises as `drafted` does, and for a schedule from a file. New times apply from now on: missed ones are not made
+        Raises as `draft` does, and for a schedule from a file. New times apply from now on: missed ones are not made
         up. An ended schedule fires again from now on if its times, its end or its number of runs are changed.
         """
         schedule = self.schedule_named(name)
@@ -102,9 +102,9 @@ class ScheduleInspector:
         return changed
 
     async def edit(self, name: str, fields: Fields) -> Schedule:
-        """Change the given fields. Raises as `edited` does."""
+        """Change the given fields. Raises as `preview_edit` does."""
         refuse_inside_tool("Editing a schedule")
-        return await self._change(name, lambda _: self.edited(name, fields))
+        return await self._change(name, lambda _: self.preview_edit(name, fields))
 
     async def cancel(self, name: str) -> Schedule:
         """End a schedule; its row stays, for the history.
@@ -158,7 +158,7 @@ class ScheduleInspector:
 
     async def fired_by(self) -> str:
         """Return the process that fires the schedules of the session; empty if none is running."""
-        return await firing(self._store, self.session)
+        return await firing_process(self._store, self.session)
 
     async def history(self, name: str | None = None) -> list[Fire]:
         """Return the fires of one schedule, or of all, newest first. Raises `UsageError` for an unknown schedule."""
@@ -166,7 +166,7 @@ class ScheduleInspector:
         rows = await rows_of(self._store, prefix)
         return newest_first(read_value(Fire, row.value or b"", row.key) for row in rows)
 
-    async def spent(self, name: str) -> ScheduleSpent:
+    async def spent_on(self, name: str) -> ScheduleSpent:
         """Return the usage of the turns of a schedule's fires, from the journals.
 
         Raises `UsageError` for an unknown schedule.
@@ -232,7 +232,7 @@ class ScheduleInspector:
         raise UsageError(f"{name} could not be changed, because others keep changing it: try again")
 
 
-def drafted(session: str, number: int, fields: Fields, now: float) -> Schedule:
+def draft_schedule(session: str, number: int, fields: Fields, now: float) -> Schedule:
     """Return a new schedule with these fields.
 
     Its id, and therefore its jitter, is derived from them and the number of schedules (`number`), so that a dry run

@@ -44,9 +44,9 @@ def about_of(process: PresentProcess) -> HostAbout:
         return HostAbout()
 
 
-async def firing(store: Store, session: str) -> str:
+async def firing_process(store: Store, session: str) -> str:
     """Return a description of the process that fires the schedules of a session; empty if there is none."""
-    served = await serving(store)
+    served = await serving_processes(store)
     holder = await store.holder(host_lease(session))
     if holder is not None:
         return (
@@ -57,7 +57,7 @@ async def firing(store: Store, session: str) -> str:
     return f"callboard serve, {process_words(served[0])}" if served else ""
 
 
-async def serving(store: Store) -> Sequence[LeaseHolder]:
+async def serving_processes(store: Store) -> Sequence[LeaseHolder]:
     """Return every live `callboard serve` of the store, those of this machine first."""
     rows = [_host_row(row) for row in await rows_of(store, serving_key())]
     here = {LeaseHolder(row.pid, row.started) for row in rows if row is not None and is_same(row.pid, row.started)}

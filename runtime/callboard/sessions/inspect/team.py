@@ -139,11 +139,11 @@ class TeamInspector:
         """Return the team as it is now."""
         for row in self.rows.agents():
             if row.life != "stopped":
-                await self.recalled(row)
+                await self.recall_state(row)
         await self.look_around()
-        return self.seen()
+        return self.overview()
 
-    def ended(self, skip: int = 0, limit: int | None = None) -> tuple[AgentOverview, ...]:
+    def ended_agents(self, skip: int = 0, limit: int | None = None) -> tuple[AgentOverview, ...]:
         """Return ended agents, newest first: at most `limit`, without the first `skip`."""
         stop = None if limit is None else skip + limit
         return tuple(
@@ -151,7 +151,7 @@ class TeamInspector:
         )
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` at the beginning and after each change; `seen` then returns the new state.
+        """Call `changed` at the beginning and after each change; `overview` then returns the new state.
 
         Never returns; raises `StoreDamaged` as reading does.
         """
@@ -163,7 +163,7 @@ class TeamInspector:
             group.start_soon(watching.host)
             group.start_soon(watching.rates)
 
-    def seen(self, states: States | None = None) -> TeamOverview:
+    def overview(self, states: States | None = None) -> TeamOverview:
         """Return the team from the data that is known here.
 
         `states`: source of the states of living agents, instead of the journals that were read here.
@@ -234,7 +234,7 @@ class TeamInspector:
         model = model_in_use(state.model.recovery, state.me) if state is not None else ""
         return AgentOverview(row, summarise(row, state), does, tuple(tasks), label, model)
 
-    async def recalled(self, row: AgentRow) -> IncarnationState:
+    async def recall_state(self, row: AgentRow) -> IncarnationState:
         """Return an incarnation's state from its journal, which is read once.
 
         The journal's newest event is not older than the incarnation's row says.
@@ -292,7 +292,7 @@ class TeamInspector:
         Raises `UsageError` if a limit is not raised.
         """
         row = self._living(name, "Raising the budget of")
-        now = (await self.recalled(row)).state
+        now = (await self.recall_state(row)).state
         budget = now.identity.spec.budget if now.identity.spec is not None else Budget()
         for kind, new_limit in raise_to.model_dump(exclude_none=True).items():
             limit = getattr(budget, kind)
@@ -402,7 +402,7 @@ class _Watching:
 
     async def _journal(self, row: AgentRow) -> None:
         inspector = self._inspector
-        recalled = await inspector.recalled(row)
+        recalled = await inspector.recall_state(row)
         stream = journal(inspector.session, row.name, row.incarnation)
         async with inspector.store.follow(stream, recalled.state.seq) as records:
             async for record in records:

@@ -13,7 +13,7 @@ import anyio.to_thread
 import structlog
 
 from callboard.adapters.processes.connection_owner import ConnectionOwner
-from callboard.adapters.processes.private_socket import accepted, is_own, listening, peer_of
+from callboard.adapters.processes.private_socket import accept_from, is_own, listen_at, peer_of
 from callboard.engine.runtime import SessionRuntime
 from callboard.sessions.person_actions import record_refusal
 from callboard.types.records import RefusedRequest
@@ -69,7 +69,7 @@ def listening_if_possible(folder: Path, name: str, *, without: str) -> Generator
     """
     with ExitStack() as stack:
         try:
-            listener = stack.enter_context(listening(folder, name))
+            listener = stack.enter_context(listen_at(folder, name))
         except OSError as error:
             live_log().warning(without, error=str(error))
             listener = None
@@ -93,7 +93,7 @@ async def serve_connections(
     async with anyio.create_task_group() as group:
         while True:
             await anyio.wait_readable(listener)
-            connection = accepted(listener)
+            connection = accept_from(listener)
             if connection is None:
                 continue
             if len(open_connections) >= most:

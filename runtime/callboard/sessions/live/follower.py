@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from callboard.adapters.processes.private_socket import connected, received, socket_name
+from callboard.adapters.processes.private_socket import connect_to, receive_from, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     LineReader,
@@ -33,7 +33,7 @@ async def read_live(
     if host.machine:
         return False
     name = socket_name(host.pid, host.started, live_purpose(session))
-    connection = connected(folder, name)
+    connection = connect_to(folder, name)
     if connection is None:
         return True
     with connection:
@@ -50,7 +50,7 @@ async def _read(connection: socket.socket, session: str, take: Callable[[LiveFra
     """Read to the end of the connection. Return False if the host accepted none."""
     reader = LineReader()
     greeted = False
-    while data := await received(connection):
+    while data := await receive_from(connection):
         for line in reader.feed(data):
             if not greeted:
                 check_greeting(line, session)

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from callboard.adapters.processes.private_socket import first_line, received, socket_name
+from callboard.adapters.processes.private_socket import first_line, receive_from, socket_name
 from callboard.core.keys import live_purpose
 from callboard.core.live.frames import (
     FrameKind,
@@ -76,7 +76,7 @@ class LiveReader:
                     self.push()
 
     async def _until_left(self) -> None:
-        while await received(self._connection):
+        while await receive_from(self._connection):
             pass  # a later version of a follower may say more
         self.scope.cancel()
 

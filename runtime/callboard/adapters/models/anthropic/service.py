@@ -128,7 +128,7 @@ class ServiceAnswer:
         finally:
             self.let_go()
 
-    async def accepted(self) -> ServiceAnswer:
+    async def checked(self) -> ServiceAnswer:
         """Return this answer. Raises `RequestRefused` for an error, whose body it reads."""
         if _OK <= self.status < _OK + 100:
             return self
@@ -213,7 +213,7 @@ class ServiceConnections:
             timeout=_TIMEOUT,
             proxy=self._route.proxy,
         )
-        return await ServiceAnswer(response).accepted()
+        return await ServiceAnswer(response).checked()
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:

@@ -135,7 +135,7 @@ class RequestPacking:
 
     last: ComparableRequest = field(default=ComparableRequest("", 0, "", "", ()))
 
-    def packed(self, request: ComparableRequest) -> Json:
+    def pack(self, request: ComparableRequest) -> Json:
         """Return the line's `request`: `keep` messages of the previous one, then the new ones."""
         keep = _common(self.last.messages, request.messages)
         line: Json = {"model": request.model, "max_tokens": request.max_tokens, "keep": keep}
@@ -146,7 +146,7 @@ class RequestPacking:
         self.last = request
         return line
 
-    def unpacked(self, line: Json) -> ComparableRequest:
+    def unpack(self, line: Json) -> ComparableRequest:
         """Return the original request. Raises KeyError, TypeError or ValueError for a line of another shape."""
         messages = (*self.last.messages[: line["keep"]], *(_sorted(message) for message in line["messages"]))
         system = _sorted(line["system"]) if "system" in line else self.last.system

@@ -216,11 +216,11 @@ class DeliveryOrder:
             with anyio.move_on_after(max(0.0, self._until - self._clock.now())):
                 await self._changed.changed(self._changed.changes)
 
-    async def played(self, agent: str) -> None:
+    async def wait_played(self, agent: str) -> None:
         """Wait until an agent has made all its recorded calls, or no more events come."""
         await self._wait_for(lambda: self._tape.has_played(agent))
 
-    async def stopped(self, output: Path) -> None:
+    async def wait_stopped(self, output: Path) -> None:
         """Wait until the agent itself has ended the background command with this output."""
         await self._ended[output.stem].wait()
 

@@ -121,7 +121,7 @@ class Recording:
                 "purpose": request.purpose,
                 "attempt": request.attempt,
                 "digest": request_text.digest,
-                "request": self._packing[request.agent].packed(request_text),
+                "request": self._packing[request.agent].pack(request_text),
                 **cast("Json", self.places.hide(outcome)),
             }
         )
@@ -273,7 +273,7 @@ class Cassette:
         self.told = self.told or message
         return _fault(message)
 
-    def unfinished(self) -> str:
+    def unfinished_reason(self) -> str:
         """Return the reason why an idle replay has not replayed the whole recording.
 
         Empty if it has, or if the user has not yet entered all recorded prompts.
@@ -315,7 +315,7 @@ class Cassette:
             self.places = replace(self.places, whole=line.get("paths") == WHOLE)
         elif "call" in line:
             agent = str(line["agent"])
-            request = packing[agent].unpacked(line["request"])
+            request = packing[agent].unpack(line["request"])
             outcome: Json = {name: line[name] for name in ("reply", "fault", "partial") if name in line}
             _outcome(outcome)  # a damaged value is reported now, not in the middle of the replay
             key = (agent, str(line["purpose"]), int(line["call"]))

@@ -184,7 +184,7 @@ class ReplayedStopTool(ReplayedTool):
         outcome = await ReplayedTool.run(self, tool_input, context)
         writes: list[Write] = []
         for agent in stopped_in(self.tape.value_of("changes", context.call) or {}):
-            await self.course.played(agent)
+            await self.course.wait_played(agent)
             writes += context.spawner.stop_writes(agent)
         return replace(outcome, writes=tuple(writes))
 

@@ -163,7 +163,7 @@ class ReplayedLauncher:
         if recorded.get("status") == "timed_out":
             await anyio.sleep_forever()  # until its deadline, which has passed by now
         if recorded.get("status") == "stopped":
-            await self.course.stopped(output)
+            await self.course.wait_stopped(output)
         return recorded.get("exit_code")
 
     async def end(self, pid: int, started: float) -> bool:

@@ -97,7 +97,7 @@ class ModelSpec:
     system_messages: bool = True
     """True if it accepts `role: system` messages inside the conversation. Older models refuse them."""
 
-    def described(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the model as shown by `/v1/models`."""
         kinds = {kind: {"supported": kind in self.thinking} for kind in sorted(THINKING_TYPES)}
         return {
@@ -162,7 +162,7 @@ def sign(model: str, thinking: str) -> str:
     return base64.b64encode(_mac(model, thinking)).decode()
 
 
-def signed(model: str, thinking: str, signature: str) -> bool:
+def is_signed(model: str, thinking: str, signature: str) -> bool:
     """Return True if `sign` made this signature."""
     return hmac.compare_digest(sign(model, thinking).encode(), signature.encode())
 
@@ -173,7 +173,7 @@ def redact(model: str, thinking: str) -> str:
     return f"{digest}.{base64.b64encode(_mac(model, 'redacted ' + digest)).decode()}"
 
 
-def redacted(model: str, data: str) -> bool:
+def is_redacted(model: str, data: str) -> bool:
     """Return True if `redact` made this data."""
     digest, _, mac = data.partition(".")
     return hmac.compare_digest(base64.b64encode(_mac(model, "redacted " + digest)), mac.encode())

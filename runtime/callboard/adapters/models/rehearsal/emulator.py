@@ -211,7 +211,7 @@ class Emulator:
         return self._answer(logged, {"input_tokens": prompt_tokens(survey(body))})
 
     async def _models(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
-        listed = [spec.described() for spec in self.scenario.models.values()]
+        listed = [spec.to_json() for spec in self.scenario.models.values()]
         ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]}
         return self._answer(logged, {"data": listed, "has_more": False, **ends})
 
@@ -220,7 +220,7 @@ class Emulator:
         spec = self.scenario.models.get(name)
         if spec is None:
             return await send_error(http, logged, ApiError("not_found_error", f"model: {name}", 404))
-        return self._answer(logged, spec.described())
+        return self._answer(logged, spec.to_json())
 
     async def _no_such_path(self, http: web.Request, logged: RequestLogEntry) -> web.StreamResponse:
         exists = http.path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/models")
@@ -273,9 +273,9 @@ class Emulator:
         model = str(request.body.get("model"))
         return CheckContext(
             self.scenario.models,
-            self._player.issued(request.session, request.agent, model),
+            self._player.issued_thinking(request.session, request.agent, model),
             request.headers["anthropic-version"],
-            self._player.paused(request.session, request.agent),
+            self._player.is_paused(request.session, request.agent),
         )
 
     def _fault(self, request: SimulatedRequest, reply: SimulatedReply) -> SimulatedFault | None:

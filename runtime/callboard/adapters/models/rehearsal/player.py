@@ -24,7 +24,7 @@ from callboard.adapters.models.rehearsal.replies import (
     SimulatedFault,
     SimulatedReply,
     SimulatedRequest,
-    fitted,
+    fit_reply,
     say,
 )
 from callboard.adapters.models.rehearsal.scenario import Scenario, Step
@@ -74,11 +74,11 @@ class Player:
         if state is not None and state.exists():
             self._recall(state)
 
-    def paused(self, session: str, agent: str) -> bool:
+    def is_paused(self, session: str, agent: str) -> bool:
         """Return True if the agent's last reply stopped with `pause_turn`."""
         return self._agents[session, agent].paused
 
-    def issued(self, session: str, agent: str, model: str) -> Mapping[str, frozenset[tuple[str, ...]]]:
+    def issued_thinking(self, session: str, agent: str, model: str) -> Mapping[str, frozenset[tuple[str, ...]]]:
         """Return the thinking that this model sent the agent before calls, by the calls' digest."""
         memory = self._agents[session, agent].issued
         return {digest: marks for (of, digest), marks in memory.items() if of == model}
@@ -96,7 +96,7 @@ class Player:
         if self.scenario.answer is not None:
             answer = self.scenario.answer(request)
             answered = await answer if inspect.isawaitable(answer) else answer
-            reply = answered if isinstance(answered, ApiError) else fitted(answered, request)
+            reply = answered if isinstance(answered, ApiError) else fit_reply(answered, request)
             call = call or memory.calls.setdefault(key, _Call(None, None))
             call.attempts += 1
             return (self._note(request, call, reply) or reply) if isinstance(reply, SimulatedReply) else reply
@@ -108,7 +108,7 @@ class Player:
             if call.step is not None:
                 memory.used[request.purpose, call.step] += 1
         call.attempts += 1
-        reply = fitted(cast("SimulatedReply", call.reply), request)
+        reply = fit_reply(cast("SimulatedReply", call.reply), request)
         return self._note(request, call, reply) or reply
 
     def fault(self, request: SimulatedRequest, reply: SimulatedReply) -> SimulatedFault | None:

@@ -1,8 +1,8 @@
 """Answers of a rehearsed model, and the faults that may come before them: frozen values, adapted to a request.
 
-`SimulatedRequest` is the view of a call for a scenario or a callable. `fitted` turns a `SimulatedReply` into the API's
-answer to this very request: thinking only if it was requested, cut at `max_tokens` and stop sequences, with ids and
-signatures.
+`SimulatedRequest` is the view of a call for a scenario or a callable. `fit_reply` turns a `SimulatedReply` into the
+API's answer to this very request: thinking only if it was requested, cut at `max_tokens` and stop sequences, with ids
+and signatures.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def block_text(block: Json) -> str:
     return ""
 
 
-def fitted(reply: SimulatedReply, request: SimulatedRequest) -> SimulatedReply:
+def fit_reply(reply: SimulatedReply, request: SimulatedRequest) -> SimulatedReply:
     """Return the reply as the API would send it for this request."""
     blocks = _with_thinking(reply.blocks, request)
     blocks, stop_sequence = _stopped(blocks, cast("Sequence[str]", request.body.get("stop_sequences") or ()))

@@ -16,7 +16,7 @@ from dataclasses import field
 from itertools import chain, pairwise
 from typing import cast
 
-from callboard.adapters.models.rehearsal.api import ApiError, ModelSpec, invalid, redacted, signed
+from callboard.adapters.models.rehearsal.api import ApiError, ModelSpec, invalid, is_redacted, is_signed
 from callboard.adapters.models.rehearsal.strict_blocks import (
     Check,
     Json,
@@ -279,9 +279,9 @@ def _signatures(folded: Sequence[RoleTurn], spec: ModelSpec) -> Check:
         for block, place in zip(turn.blocks, turn.places, strict=True):
             where = f"messages.{place[0]}.content.{place[1]}"
             kind = block["type"]
-            if kind == "thinking" and not signed(spec.id, str(block["thinking"]), str(block["signature"])):
+            if kind == "thinking" and not is_signed(spec.id, str(block["thinking"]), str(block["signature"])):
                 yield invalid(f"{where}: Invalid `signature` in `thinking` block")
-            if kind == "redacted_thinking" and not redacted(spec.id, str(block["data"])):
+            if kind == "redacted_thinking" and not is_redacted(spec.id, str(block["data"])):
                 yield invalid(f"{where}: Invalid `data` in `redacted_thinking` block")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeGuard, cast
 
-from callboard.adapters.models.rehearsal.api import ApiError, invalid, signed
+from callboard.adapters.models.rehearsal.api import ApiError, invalid, is_signed
 from callboard.types.late_pattern import late_pattern
 
 Json = dict[str, object]
@@ -287,7 +287,7 @@ def _search_results(block: Json, place: str, section: str) -> Check:
         return
     for position, item in enumerate(cast("list[Json]", content)):
         yield from missing_fields(item, ("type", "url", "title", "encrypted_content"), f"{prefix}.{position}.")
-        if not signed("web_search", f"{item['url']}\n{item['title']}", str(item["encrypted_content"])):
+        if not is_signed("web_search", f"{item['url']}\n{item['title']}", str(item["encrypted_content"])):
             yield invalid(f"{prefix}.{position}: Invalid `encrypted_content` in `web_search_result` block")
 
 

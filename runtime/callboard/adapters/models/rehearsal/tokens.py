@@ -89,11 +89,11 @@ def survey(request: Json) -> list[PromptPrefix]:
 
     One entry per block.
     """
-    how = rendering(request)
+    how = rendering_fields(request)
     pieces = head_pieces(request)
     for message in cast("list[Json]", request["messages"]):
         pieces += message_pieces(message, how)
-    prefixes = chained(pieces)
+    prefixes = chain_prefixes(pieces)
     if prefixes and isinstance(request.get("cache_control"), dict):
         last = prefixes[-1]
         ttl = str(cast("Json", request["cache_control"]).get("ttl", "5m"))
@@ -101,7 +101,7 @@ def survey(request: Json) -> list[PromptPrefix]:
     return prefixes
 
 
-def rendering(request: Json) -> str:
+def rendering_fields(request: Json) -> str:
     """Return the fields that change the rendering of messages.
 
     They change the prefixes of messages, but not those of tools and system.
@@ -116,12 +116,12 @@ def head_pieces(request: Json) -> list[BlockTokens]:
 
 
 def message_pieces(message: Json, how: str) -> list[BlockTokens]:
-    """Return the blocks of one message. `how`: the `rendering` of its request."""
+    """Return the blocks of one message. `how`: the `rendering_fields` of its request."""
     kind = f"{message['role']} {how}"
     return [_piece(kind, block) for block in _as_blocks(message["content"])]
 
 
-def chained(pieces: Iterable[BlockTokens]) -> list[PromptPrefix]:
+def chain_prefixes(pieces: Iterable[BlockTokens]) -> list[PromptPrefix]:
     """Return each piece together with the preceding ones."""
     prefixes: list[PromptPrefix] = []
     digest = b""

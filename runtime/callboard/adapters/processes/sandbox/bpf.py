@@ -37,6 +37,6 @@ def unless(test: int, value: int, outcome: int) -> Iterator[Instruction]:
     yield RETURN, 0, 0, outcome
 
 
-def packed(program: Iterable[Instruction]) -> bytes:
+def pack_program(program: Iterable[Instruction]) -> bytes:
     """Return the program as an array of `struct sock_filter`."""
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)

@@ -58,7 +58,7 @@ def drop_capabilities() -> None:
 
 
 @contextmanager
-def unprivileged() -> Generator[None]:
+def without_privileges() -> Generator[None]:
     """Access the disk as a command of root does, without capabilities beyond its own files. Applies to this thread."""
     if not sys.platform.startswith("linux"):
         yield

@@ -244,6 +244,6 @@ class SessionProxies:
         await group.start(proxy.serve)
         return proxy
 
-    def refused(self, path: str) -> tuple[str, ...]:
+    def refused_hosts(self, path: str) -> tuple[str, ...]:
         """Return the hosts that the proxy of a socket has refused so far, in order."""
         return next((tuple(proxy.refused) for proxy in self._proxies.values() if proxy.path == path), ())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.isolation import unprivileged
+from callboard.adapters.processes.sandbox.isolation import without_privileges
 from callboard.adapters.processes.sandbox.opened_paths import Openings
 from callboard.adapters.processes.sandbox.path_guard import GRANTS
 from callboard.adapters.processes.sandbox.pid_namespace import COVERS_PLACEHOLDER
@@ -27,8 +27,8 @@ from callboard.adapters.processes.sandbox.sandbox_paths import (
     CheckoutFolders,
     SandboxPaths,
     listening_sockets,
+    path_on_disk,
     repository_of_worktree,
-    spelled,
 )
 from callboard.adapters.processes.sandbox.seatbelt import SeatbeltArea, SeatbeltRules
 from callboard.adapters.processes.sandbox.syscall_filter import INSIDE_FAMILIES, NO_FAMILIES, OPEN_FAMILIES, call_filter
@@ -226,11 +226,11 @@ def seatbelt_rules(
     *,
     network: bool,
     ports: Sequence[int] = (),
-    spelled: Callable[[str], str] = spelled,
+    spelled: Callable[[str], str] = path_on_disk,
 ) -> SeatbeltRules:
     """Return what a command may read, change, and reach on macOS, from the description that Linux's levels get too.
 
-    `spelled` returns a path as the disk spells it, because Seatbelt compares letters exactly.
+    `path_on_disk` returns a path as the disk spells it, because Seatbelt compares letters exactly.
     """
     hidden = [*paths.hidden, *paths.own]
     granted = command_folder.granted
@@ -314,7 +314,7 @@ class _MountPlan:
     def hide(self, path: str) -> None:
         """Hide an existing, visible file or folder."""
         try:
-            with unprivileged():
+            with without_privileges():
                 kind = os.lstat(path).st_mode
         except OSError:
             return  # it does not exist, or no command can reach it

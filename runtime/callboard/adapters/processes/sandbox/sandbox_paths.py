@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from callboard.adapters.processes.programs import is_within
-from callboard.adapters.processes.sandbox.isolation import unprivileged
+from callboard.adapters.processes.sandbox.isolation import without_privileges
 from callboard.adapters.system.regular_files import read_regular
 from callboard.core.permissions.sensitive_paths import claude_folders
 from callboard.types.lazy_dataclass import dataclass
@@ -152,7 +152,7 @@ def secrets_of_machine() -> tuple[str, ...]:
     return (*ROOT_ONLY_FILES, *_ROOT_ONLY_ON_MACOS) if sys.platform == "darwin" else ROOT_ONLY_FILES
 
 
-def spelled(path: str) -> str:
+def path_on_disk(path: str) -> str:
     """Return a path as the disk spells it, with links resolved, if the system can tell.
 
     The disks of macOS find a file by letters of either case, and by other forms of an accented letter.
@@ -287,5 +287,5 @@ def listening_sockets() -> list[str]:
     except OSError:
         return []
     paths = {fields[7] for line in lines[1:] if len(fields := line.split(None, 7)) == 8 and fields[7][0] == "/"}
-    with unprivileged():
+    with without_privileges():
         return sorted({os.path.realpath(path) for path in paths if os.path.exists(path)})

@@ -26,7 +26,7 @@ from callboard.adapters.processes.sandbox.bpf import (
     RETURN,
     X32,
     Instruction,
-    packed,
+    pack_program,
     unless,
     when,
 )
@@ -94,7 +94,7 @@ def call_filter(families: Sequence[int], *, alone: bool, machine: str = "") -> b
     machine = machine or platform.machine()
     if machine not in _AUDIT:
         return b""
-    return packed(_program(machine, families, alone))
+    return pack_program(_program(machine, families, alone))
 
 
 def _program(machine: str, families: Sequence[int], alone: bool) -> Iterator[Instruction]:

@@ -181,18 +181,18 @@ class AnswerWatch:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def answered(self, connection: Connection, seconds: float = ANSWER_SECONDS) -> Generator[None]:
+    def break_if_silent(self, connection: Connection, seconds: float = ANSWER_SECONDS) -> Generator[None]:
         """Break the connection if the block takes longer. Its statement then raises `psycopg.OperationalError`.
 
         Raises that at once while the server counts as silent.
         """
         if self.silent:
             raise psycopg.OperationalError(_NO_ANSWER)
-        with self.limited(connection, seconds):
+        with self.break_after(connection, seconds):
             yield
 
     @contextmanager
-    def limited(self, connection: Connection, seconds: float) -> Generator[None]:
+    def break_after(self, connection: Connection, seconds: float) -> Generator[None]:
         """Break the connection if the block takes longer, also while the server counts as silent."""
         if self.over:
             raise psycopg.OperationalError(_NO_ANSWER)

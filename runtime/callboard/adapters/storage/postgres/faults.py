@@ -59,7 +59,7 @@ def away(error: psycopg.Error, address: ServerAddress) -> StoreBusy:
     return StoreBusy(f"the server of the store {address} cannot be used now ({_cause(error)}). Nothing was lost")
 
 
-def translated(error: psycopg.Error, address: ServerAddress) -> Exception:
+def translate_error(error: psycopg.Error, address: ServerAddress) -> Exception:
     """Return the runtime's error for an error; the same error if only a bug can cause it."""
     if is_away(error):
         return away(error, address)

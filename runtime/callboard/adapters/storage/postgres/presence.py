@@ -38,7 +38,7 @@ from callboard.adapters.storage.postgres.address import (
     milliseconds,
     run,
 )
-from callboard.adapters.storage.postgres.faults import away, is_away, translated
+from callboard.adapters.storage.postgres.faults import away, is_away, translate_error
 from callboard.adapters.storage.postgres.queries import Query, Rows
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Fence, LeaseHolder, PresentProcess
@@ -368,13 +368,13 @@ class Presence:
         while True:
             try:
                 connection = self._connected()
-                with self._watch.limited(connection, SILENT_SECONDS):
+                with self._watch.break_after(connection, SILENT_SECONDS):
                     task.waiter.result = task.work(connection)
             except LockNotAvailable as locked:  # no fault of the connection
                 task.waiter.error = locked
             except psycopg.Error as error:
                 self._drop()
-                failure = translated(error, self._address)
+                failure = translate_error(error, self._address)
                 if is_away(error) and self._watch.goes_on(wait, f"{failure}. Waiting for that"):
                     continue
                 task.waiter.error = failure
@@ -391,7 +391,7 @@ class Presence:
         with suppress(psycopg.Error, WorkspaceUnusable):  # the next beat tries again, and `cut_off_in` counts
             try:
                 connection = self._connected()
-                with self._watch.limited(connection, SILENT_SECONDS):
+                with self._watch.break_after(connection, SILENT_SECONDS):
                     self._renew(connection)
             except psycopg.Error:
                 self._drop()
@@ -430,7 +430,7 @@ class Presence:
     def _connected(self) -> Connection:
         if self._connection is None:
             connection = self._watch.connect(self._address.direct, tries_on=True)
-            with self._watch.limited(connection, SILENT_SECONDS):
+            with self._watch.break_after(connection, SILENT_SECONDS):
                 if is_pooled(connection):
                     connection.close()
                     raise WorkspaceUnusable(
@@ -590,7 +590,7 @@ class Presence:
             with suppress(psycopg.Error, WorkspaceUnusable):
                 connection = self._connected()
                 number = self._state.row.number
-                with self._watch.limited(connection, LEAVING), connection.transaction():
+                with self._watch.break_after(connection, LEAVING), connection.transaction():
                     run(connection, "UPDATE callboard.lease SET host = NULL WHERE host = %s", (number,))
                     run(connection, "DELETE FROM callboard.host WHERE number = %s", (number,))
         self._drop()

@@ -24,7 +24,7 @@ from callboard.adapters.storage.durable import (
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, run, short_transaction
-from callboard.adapters.storage.postgres.faults import translated
+from callboard.adapters.storage.postgres.faults import translate_error
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Record, Row
 from callboard.types.errors import StoreBusy
@@ -533,14 +533,14 @@ class PostgresReaders:
         while True:
             try:
                 connection = connection or self._watch.connect(self._address.url)
-                with self._watch.answered(connection):
+                with self._watch.break_if_silent(connection):
                     results = _all(looks, connection)
                 break
             except Exception as error:  # noqa: BLE001 - the callers get any exception: a name that no table can hold
                 if connection is not None:
                     connection.close()
                     connection = None
-                failure = translated(error, self._address) if isinstance(error, psycopg.Error) else error
+                failure = translate_error(error, self._address) if isinstance(error, psycopg.Error) else error
             if isinstance(failure, StoreBusy) and self._watch.goes_on(wait, f"{failure}. Waiting for that"):
                 continue
             if len(looks) > 1 and not isinstance(failure, StoreBusy):

@@ -27,7 +27,7 @@ from callboard.adapters.storage.feed import DurableFeeds
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience, Tell, with_room
 from callboard.adapters.storage.postgres import queries, schema
 from callboard.adapters.storage.postgres.address import AnswerWatch, Connection, ServerAddress, connect
-from callboard.adapters.storage.postgres.faults import is_away, translated
+from callboard.adapters.storage.postgres.faults import is_away, translate_error
 from callboard.adapters.storage.postgres.presence import SILENT_SECONDS, Callbacks, Presence
 from callboard.adapters.storage.postgres.queries import PostgresReaders, Query, ValueMismatch
 from callboard.adapters.storage.postgres.writer import CommitHooks, PostgresWriter
@@ -72,7 +72,7 @@ def _prepare(address: ServerAddress, space: str, patience: Patience) -> tuple[in
                 number = schema.prepare(connection, address, space)
                 return number, queries.damage_reports(connection, address, number)
         except psycopg.Error as error:
-            failure = translated(error, address)
+            failure = translate_error(error, address)
             if not is_away(error) or not wait.goes_on(f"{failure}. Waiting for that"):
                 raise failure from error
 
@@ -250,7 +250,7 @@ class PostgresStore(DurableStore):
     @contextmanager
     def connection(self) -> Generator[Connection]:
         """Open a connection for long work in another thread. Closing the store breaks it. Raises `psycopg.Error`."""
-        with self._watch.connect(self.address.url) as connection, self._watch.limited(connection, float("inf")):
+        with self._watch.connect(self.address.url) as connection, self._watch.break_after(connection, float("inf")):
             yield connection
 
     async def cut_off(self, fence: Fence | None = None) -> str:
@@ -328,11 +328,11 @@ class PostgresStore(DurableStore):
             with self.connection() as connection:
                 return work(connection)
         except psycopg.Error as error:
-            raise translated(error, self.address) from error
+            raise translate_error(error, self.address) from error
 
     def _committed(self, streams: Collection[str], keys: Collection[str], ring: bool = True) -> None:
         """Wake the waiting readers, here and elsewhere. Called in the writer's thread, after each transaction."""
-        self._feeds.changed(streams, keys)
+        self._feeds.wake(streams, keys)
         if ring:
             self._wakeups.ring(streams, keys, self._presence)
 
@@ -419,7 +419,7 @@ class Wakeups:
             ends = query.decode(rows)
             grown = [stream for stream, end in ends.items() if self._ends.get(stream) != end]
             self._ends.update(ends)
-            self._feeds.changed(grown, ())
+            self._feeds.wake(grown, ())
 
         return Query(query.sql, query.parameters, decode)
 
@@ -434,6 +434,6 @@ class Wakeups:
                 # (test_a_follower_hears_of_a_commit_before_the_first_look).
                 self._feeds.handle_ring(None)
             else:
-                self._feeds.changed((), keys)
+                self._feeds.wake((), keys)
 
         return Query(query.sql, query.parameters, decode)

@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from callboard.adapters.storage.postgres.address import Connection
-from callboard.adapters.storage.postgres.faults import translated
+from callboard.adapters.storage.postgres.faults import translate_error
 from callboard.adapters.storage.postgres.schema import blob_parts
 from callboard.adapters.storage.postgres.store import PostgresStore
 from callboard.adapters.storage.sqlite.copy import RawDatabase, database_snapshot, new_database
@@ -42,7 +42,7 @@ def export_workspace(store: PostgresStore, folder: Path) -> Tables:
                 copied = _export_tables(source, target, store.space)
                 copied["blob"] = _export_blobs(source, folder / "blobs", store.space)
     except psycopg.Error as error:
-        raise translated(error, store.address) from error
+        raise translate_error(error, store.address) from error
     return copied
 
 
@@ -130,7 +130,7 @@ def import_workspace(store: PostgresStore, folder: Path, scratch: Path) -> Table
             copied |= _import_rows(source, target, store.space)
             copied["blob"] = _import_blobs(folder / "blobs", target, store.space)
     except psycopg.Error as error:
-        raise translated(error, store.address) from error
+        raise translate_error(error, store.address) from error
     return copied
 
 

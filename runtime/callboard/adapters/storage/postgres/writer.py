@@ -46,7 +46,7 @@ from callboard.adapters.storage.postgres.assumptions import (
 from callboard.adapters.storage.postgres.faults import (
     is_away,
     may_repeat,
-    translated,
+    translate_error,
 )
 from callboard.adapters.storage.threads import AnswerWaiter, ClosableQueue, wake
 from callboard.ports.store import Fence, Row, Write
@@ -197,7 +197,7 @@ class PostgresWriter:
                 break
             self._assumptions = Assumptions()
             if attempt.unknown:
-                error = translated(failure, self._address) if isinstance(failure, psycopg.Error) else failure
+                error = translate_error(failure, self._address) if isinstance(failure, psycopg.Error) else failure
                 _answer(jobs, [error] * len(jobs))
                 return
             if isinstance(failure, psycopg.Error) and may_repeat(failure):
@@ -210,7 +210,7 @@ class PostgresWriter:
                 for job in jobs:
                     self._commit([job])
                 return
-            error = translated(failure, self._address) if isinstance(failure, psycopg.Error) else failure
+            error = translate_error(failure, self._address) if isinstance(failure, psycopg.Error) else failure
             if not waits.go_on(error):
                 _answer(jobs, [error] * len(jobs))
                 return
@@ -245,12 +245,14 @@ class PostgresWriter:
         while True:
             try:
                 connection = self._connected()
-                with self._watch.answered(connection):
+                with self._watch.break_if_silent(connection):
                     took_place = self._numbers.took_place(connection, attempt.number)
             except psycopg.Error as unanswered:
                 self._drop()
                 took_place = None
-                if waits.go_on(translated(unanswered, self._address)):  # it writes, so a full disk is waited for, too
+                if waits.go_on(
+                    translate_error(unanswered, self._address)
+                ):  # it writes, so a full disk is waited for, too
                     continue
             attempt.unknown = took_place is None
             return bool(took_place)
@@ -259,7 +261,7 @@ class PostgresWriter:
         """Run one transaction. Raises `psycopg.Error`."""
         connection = self._connected()
         names = GroupNames.of((job.writes, job.fence) for job in jobs)
-        with self._watch.answered(connection):
+        with self._watch.break_if_silent(connection):
             if not self._commit_at_once(connection, jobs, names, attempt):
                 self._transact(connection, jobs, names, attempt)
 
@@ -462,7 +464,7 @@ class PostgresWriter:
         """Remove this process's row, and those of processes that were killed long ago."""
         if self._numbers.done and self._connection is not None and not self._watch.silent:
             # The row matters no more.
-            with suppress(psycopg.Error), self._watch.limited(self._connection, LEAVING_SECONDS):
+            with suppress(psycopg.Error), self._watch.break_after(self._connection, LEAVING_SECONDS):
                 run(
                     self._connection,
                     "DELETE FROM callboard.writer WHERE id = %s::uuid OR used < now() - interval '7 days'",

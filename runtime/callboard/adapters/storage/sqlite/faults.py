@@ -23,7 +23,7 @@ def no_room(folder: Path) -> StoreFull:
     return StoreFull(f"no room left on the disk of {folder}: nothing was written. Free some space, then continue")
 
 
-def refused(folder: Path, reason: object) -> StoreFull:
+def store_full(folder: Path, reason: object) -> StoreFull:
     """Return the error for a file system that accepts no more writes."""
     return StoreFull(f"{folder} cannot be written ({reason}): nothing was written. Make it writable, then continue")
 
@@ -51,7 +51,7 @@ def lost_database(folder: Path) -> StoreDamaged:
     )
 
 
-def translated(error: apsw.Error | OSError, folder: Path, *, opening: bool = False) -> Exception:
+def translate_error(error: apsw.Error | OSError, folder: Path, *, opening: bool = False) -> Exception:
     """Return the runtime's error for an error; the same error if neither a disk nor a file system can cause it."""
     if isinstance(error, OSError):
         return _of_system(error, folder, opening)
@@ -62,9 +62,9 @@ def _of_system(error: OSError, folder: Path, opening: bool) -> CallboardError | 
     if error.errno in _NO_ROOM:
         return no_room(folder)
     if error.errno in _NO_WAY_IN:
-        return (unusable if opening else refused)(folder, error.strerror)
+        return (unusable if opening else store_full)(folder, error.strerror)
     if error.errno == errno.EIO:
-        return unreadable(folder, error.strerror) if opening else refused(folder, error.strerror)
+        return unreadable(folder, error.strerror) if opening else store_full(folder, error.strerror)
     return error
 
 
@@ -77,9 +77,9 @@ def _of_sqlite(error: apsw.Error, folder: Path, opening: bool) -> CallboardError
         case apsw.IOError() if _extended(error) in _READING:
             return unreadable(folder, error)
         case apsw.BusyError() | apsw.LockedError():
-            return refused(folder, "another program holds its lock")
+            return store_full(folder, "another program holds its lock")
         case apsw.IOError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.CantOpenError():
-            return (unusable if opening else refused)(folder, error)
+            return (unusable if opening else store_full)(folder, error)
         case _:
             return error
 

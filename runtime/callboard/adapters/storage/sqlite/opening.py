@@ -31,7 +31,7 @@ from callboard.adapters.storage.durable import DamageReport
 from callboard.adapters.storage.packing import record_crc, row_crc, unpack
 from callboard.adapters.storage.patience import LEAVING, LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
 from callboard.adapters.storage.sqlite import place, schema
-from callboard.adapters.storage.sqlite.faults import is_cut_short, translated
+from callboard.adapters.storage.sqlite.faults import is_cut_short, translate_error
 from callboard.adapters.storage.sqlite.place import DATABASE, sync_folder
 from callboard.adapters.storage.sqlite.schema import APPLICATION, SEQ_BITS, TABLES, VERSION, table_texts
 from callboard.adapters.storage.sqlite.sql import each, pragma, run
@@ -91,7 +91,7 @@ def open_folder(folder: Path, *, durable: bool, patience: Patience) -> OpenFolde
         if presence >= 0:
             os.close(presence)
         if isinstance(error, apsw.Error | OSError):
-            raise translated(error, folder, opening=True) from error
+            raise translate_error(error, folder, opening=True) from error
         raise
 
 

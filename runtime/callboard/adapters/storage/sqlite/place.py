@@ -97,7 +97,7 @@ def try_lock(descriptor: int, operation: int) -> bool:
 
 
 @contextmanager
-def locked(descriptor: int) -> Generator[None, None, None]:
+def hold_lock(descriptor: int) -> Generator[None, None, None]:
     """Hold the lock while the block runs. Waits without limit: holders keep it only for one transaction."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

@@ -38,7 +38,7 @@ from callboard.adapters.storage.durable import DamageReport, DurableStore
 from callboard.adapters.storage.feed import Doorbell, DurableFeeds
 from callboard.adapters.storage.patience import Patience, Tell, with_room
 from callboard.adapters.storage.sqlite import opening, statements
-from callboard.adapters.storage.sqlite.faults import translated
+from callboard.adapters.storage.sqlite.faults import translate_error
 from callboard.adapters.storage.sqlite.place import erase_blobs, get_blob, open_lock, put_blob, try_lock
 from callboard.adapters.storage.sqlite.schema import VERSION, connect
 from callboard.adapters.storage.sqlite.statements import Transaction, next_fence
@@ -189,14 +189,14 @@ class SqliteStore(DurableStore):
         try:
             return await self._files.do(work)
         except OSError as error:
-            raise translated(error, self._folder) from error
+            raise translate_error(error, self._folder) from error
 
     async def get_blob(self, digest: str) -> bytes:
         self._usable()
         try:
             return await to_thread.run_sync(get_blob, self._folder, digest)
         except OSError as error:
-            raise translated(error, self._folder) from error
+            raise translate_error(error, self._folder) from error
         except StoreDamaged:
             await self._retell()
             raise
@@ -271,7 +271,7 @@ class SqliteStore(DurableStore):
         try:
             return await to_thread.run_sync(partial(erase_blobs, self._folder, named, before))
         except OSError as error:
-            raise translated(error, self._folder) from error
+            raise translate_error(error, self._folder) from error
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -311,7 +311,7 @@ class SqliteStore(DurableStore):
                 damage.where,
             ) from None
         except (apsw.Error, OSError) as error:
-            raise translated(error, self._folder) from error
+            raise translate_error(error, self._folder) from error
 
     async def _retell(self) -> None:
         self._damage = await self._readers.do(lambda connection: opening.reports(connection, self._folder))
@@ -321,13 +321,13 @@ class SqliteStore(DurableStore):
 
         Called in the writer's thread, after each transaction.
         """
-        self._feeds.changed(touched.streams, touched.keys)
+        self._feeds.wake(touched.streams, touched.keys)
         self._doorbell.ring(touched.streams, touched.keys)
 
     def _others_changed(self, connection: apsw.Connection) -> None:
         """Wake the readers whose streams and keys changed since the last look. Called in the writer's thread."""
         changes = self._looked.since_last_look(connection, self._feeds.streams())
-        self._feeds.changed(changes.streams, changes.keys)
+        self._feeds.wake(changes.streams, changes.keys)
 
     def _forked(self) -> None:
         """Release the parent's locks in a forked child, so that they end with the parent."""

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from callboard.adapters.storage.patience import LOCK_WAIT, TELL_AFTER, ObstacleWait, Patience
-from callboard.adapters.storage.sqlite.faults import lost_database, translated
+from callboard.adapters.storage.sqlite.faults import lost_database, translate_error
 from callboard.adapters.storage.sqlite.place import DATABASE, try_lock
 from callboard.adapters.storage.sqlite.schema import BUSY_MS
 from callboard.adapters.storage.sqlite.sql import pragma, run
@@ -208,7 +208,7 @@ class Writer:
                 if job.waiter.error is None:
                     # The job took a file lock that no rollback releases.
                     job.undo()
-            return translated(error, self._folder) if isinstance(error, apsw.Error | OSError) else error
+            return translate_error(error, self._folder) if isinstance(error, apsw.Error | OSError) else error
         if touched:
             # After the COMMIT: a woken reader must find the records.
             self._changed(touched)
