@@ -254,13 +254,16 @@ def unanswered_words(requests: Sequence[Request]) -> str:
     flags = " ".join(f"--allowed-tools {shlex.quote(rule)}" for rule in rules)
     ways = [f"allow it by a rule: {flags}, or permission.allow in settings"] if rules else []
     waited = any(request.expires_at is None or request.expires_at > request.created_at for request in requests)
-    by_person = "run it in a terminal" + (", or answer with `callboard approve`" if waited else "")
+    kinds = {request.kind for request in requests}
+    commands = ["`callboard approve`"] * bool(kinds - {"question"}) + ["`callboard answer`"] * ("question" in kinds)
+    by_person = "run it in a terminal" + (f", or answer with {' and '.join(commands)}" if waited else "")
     if not ways:
         ways.append(by_person)
     elif any(request.kind == "permission" and not _rules_for(request) for request in requests):
         ways.append(f"for calls that no rule can allow, {by_person}")
     happened = "nobody answered" if waited else "without a terminal nobody can be asked about"
-    return f"{happened} {listed}{remainder}. To let it through: {'; '.join(ways)}"
+    aim = "To answer it" if kinds == {"question"} else "To let it through"
+    return f"{happened} {listed}{remainder}. {aim}: {'; '.join(ways)}"
 
 
 def _rules_for(request: Request) -> tuple[str, ...]:

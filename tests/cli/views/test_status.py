@@ -21,13 +21,13 @@ def test_agents_and_a_lead_without_a_prompt_are_listed_calmly() -> None:
         "x        y",
     ]
     rows = [SimpleNamespace(name="lead", life="starting"), SimpleNamespace(name="a", life="starting")]
-    assert lives_words(cast("Any", SimpleNamespace(living=lambda: rows))) == "1 idle, 1 starting"
+    assert lives_words(cast("Any", SimpleNamespace(living_agents=lambda: rows))) == "1 idle, 1 starting"
 
 
 def test_who_leaves_reads_what_waits_for_them() -> None:
     requests = [SimpleNamespace(may_answer=("person",)), SimpleNamespace(may_answer=("lead",))]
     lead = SimpleNamespace(kind="lead", life="waiting")
-    session = SimpleNamespace(id="s1", living=lambda: [lead], requests=lambda: requests)
+    session = SimpleNamespace(id="s1", living_agents=lambda: [lead], requests=lambda: requests)
     lines = [line.text for line in left_block(cast("Any", session), None).lines]
     assert lines == [
         "1 waits for you (`callboard plans`)",
