@@ -547,9 +547,7 @@ def _names(reading: AgentFields) -> tuple[str, ...]:
         return ()
     good, bad = argument_names(cast("object", value))
     for name in bad:
-        reading.note_ignored(
-            "arguments", f"{name!r} is not a valid name of an argument: write letters, digits, _ and -"
-        )
+        reading.note_ignored("arguments", f"{name!r} is not a valid argument name: write letters, digits, _ and -")
     return good
 
 

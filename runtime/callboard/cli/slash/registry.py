@@ -346,9 +346,8 @@ async def inbox(console: SlashContext, arguments: str) -> Block:
         return inbox_table(
             to_show(await console.session.inbox(None if arguments == "all" else arguments), everything=False)
         )
-    return render_listing(
-        REQUESTS, console.session.requests(), ("REQUEST", "KIND", "FROM", "ABOUT"), "nothing waits for you"
-    )
+    names = ("REQUEST", "KIND", "FROM", "ABOUT")
+    return render_listing(REQUESTS, console.session.requests(), names, "nothing waits for you")
 
 
 async def trace(console: SlashContext, arguments: str) -> Block:
