@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from callboard import Session, tool
 from callboard.sdk.errors import UsageError
+
+SCENARIO = "agents: {lead: [{reply: Done.}]}"
 
 
 @tool(reads=True)
@@ -57,3 +61,18 @@ def test_a_plugin_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"plugins: .*/reviews is not a folder"):
         Session(".", plugins=[tmp_path / "reviews"])
     Session(".", plugins=[tmp_path])
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_server_that_cannot_be_used_is_refused(place: Path, *, in_file: bool) -> None:
+    servers: Any = {"docs": {"cmd": "docs-server"}}
+    if in_file:
+        (place / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+        servers = [place / "servers.json"]
+
+    async def main() -> None:
+        async with Session(place, mcp=servers):
+            pass
+
+    with pytest.raises(UsageError, match=r"mcp.*: mcpServers\.docs\.command is missing or empty"):
+        anyio.run(main)

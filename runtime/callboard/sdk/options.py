@@ -168,7 +168,7 @@ def session_request(
             tools=tuple(chosen["lead_tools"]) if "lead_tools" in chosen else None,
         ),
         permissions=PermissionOptions(answerable=chosen.get("answerable", approver is not None)),
-        mcp=McpOptions(config=_servers(chosen.get("mcp", ())), wait=True),
+        mcp=McpOptions(config=_servers(chosen.get("mcp", ())), must_fit=True, wait=True),
         extensions=ExtensionOptions(
             agents=agent_files(agents, names, [tool.name for tool in shared]),
             plugins=tuple(_folder(folder) for folder in chosen.get("plugins", ())),

@@ -82,7 +82,7 @@ async def find_servers(
 ) -> SessionServers:
     """Return the servers that the session may reach. `project`: those of the workspace are read.
 
-    Raises `UsageError` for a `--mcp-config` that cannot be read.
+    Raises `UsageError` for a `--mcp-config` that cannot be read, or that `McpOptions.must_fit` refuses.
     """
     if not prepared.runs_tools:
         return SessionServers()  # a replay reaches no server: the cassette contains the answers
@@ -116,6 +116,7 @@ def _configured(prepared: PreparedSession, options: McpOptions, files: Extension
             command_line=options.config,
             folder=Path.cwd(),
             strict=options.strict,
+            must_fit=options.must_fit,
             approvals=tuple(approval for claude in loaded.claude for approval in claude.servers),
             off=loaded.settings.mcp.off,
         )

@@ -164,6 +164,8 @@ class McpOptions:
     """JSON texts, and paths of files."""
     strict: bool = False
     """True to use only these servers, and none from files elsewhere."""
+    must_fit: bool = False
+    """True if an entry of `config` that cannot be used raises `UsageError`; otherwise it is a note."""
     wait: bool = False
     """True if the first prompt waits until each server has connected or failed, even if a person may answer."""
     bridges: Mapping[str, Bridge] = field(default_factory=dict[str, Bridge])

@@ -63,6 +63,8 @@ class ServerSources:
     """Folder in which the command was run; None: the workspace."""
     strict: bool = False
     """True: use only `command_line` (`--strict-mcp-config`)."""
+    must_fit: bool = False
+    """True if a refused entry of `command_line` raises `UsageError`: a program reads no note about it."""
     approvals: tuple[Approval, ...] = ()
     """Approvals of settings files. Those of `~/.claude.json` are read here."""
     off: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Configured:
 def read_servers(sources: ServerSources) -> Configured:
     """Return all configured servers.
 
-    Raises `UsageError` for an unreadable `--mcp-config`; any other problem is a note.
+    Raises `UsageError` for an unreadable `--mcp-config`, and as `must_fit` says; any other problem is a note.
     """
     reading = _Reading(sources)
     reading.run(sources.command_line)
@@ -140,7 +142,12 @@ class _Reading:
                 raise UsageError(
                     "--mcp-config must contain an object `mcpServers`: the name of each server -> its entry"
                 )
-            self.take(read_document(node, path, "run"), path)
+            entries = read_document(node, path, "run")
+            refused = next((fault for fault in entries.faults if fault.verdict == "refused"), None)
+            if refused is not None and self._sources.must_fit:
+                where = "mcp" if path == "--mcp-config" else f"mcp: {path}:{refused.line}"
+                raise UsageError(f"{where}: {refused.field} {refused.why}")
+            self.take(entries, path)
 
     def claude_file(self) -> YamlNode | None:
         """Return `~/.claude.json` if it mentions servers."""
