@@ -76,3 +76,31 @@ def test_a_server_that_cannot_be_used_is_refused(place: Path, *, in_file: bool) 
 
     with pytest.raises(UsageError, match=r"mcp.*: mcpServers\.docs\.command is missing or empty"):
         anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("stages", [1], r"stages: give name -> function, not \[1\]"),
+        ("stages", {"code:trim": 3}, "stages: code:trim is a function, not 3"),
+        ("settings", [1], r"settings: give name -> value, not \[1\]"),
+        ("budget", "x", "budget: give a number of US dollars from 0 on, or a Budget, not 'x'"),
+        ("budget", -1, "budget: give a number of US dollars from 0 on, or a Budget, not -1"),
+        ("lead", 5, "lead: give the name of an agent type, or an `Agent`, not 5"),
+        ("instructions", 5, "instructions: give a text, not 5"),
+        ("model", 5, "model: give the name of a model, not 5"),
+        ("trust", "no", "trust: give True or False, not 'no'"),
+        ("id", 5, "id: give a text, not 5"),
+        ("max_turns", 0, "max_turns: give a number from 1 on, not 0"),
+        ("max_turns", True, "max_turns: give a number from 1 on, not True"),
+        ("observers", [3], "observers: 3 cannot be an entry: it has no method `on_event`"),
+        ("allow", [3], "allow: 3 cannot be an entry: give the text of a rule"),
+        ("denied", [3], "denied: 3 cannot be an entry: give the name of a tool"),
+        ("plugins", [3], "plugins: 3 cannot be an entry: give the path of a folder"),
+        ("mcp", [3], "mcp: 3 cannot be an entry: give the path of a file"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: object, message: str) -> None:
+    options: Any = {name: value}
+    with pytest.raises(UsageError, match=message):
+        Session(".", **options)

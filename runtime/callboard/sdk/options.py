@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypedDict, TypeVar, cast
 
 import anyio
@@ -52,11 +53,36 @@ _LISTS = (
     "mcp",
 )
 """Options whose values are lists; `mcp` may also be a mapping."""
-_ENTRIES: Mapping[str, tuple[type[Any], str]] = {
-    "agents": (Agent, "give an `Agent`, or a function with `@agent()`; agents of files need no entry"),
-    "schedules": (Schedule, "give what `schedule(...)` returns"),
+_ENTRIES: Mapping[str, tuple[tuple[type[Any], ...], str]] = {
+    "agents": ((Agent,), "give an `Agent`, or a function with `@agent()`; agents of files need no entry"),
+    "lead_tools": ((str,), "give the name of a tool"),
+    "denied": ((str,), "give the name of a tool"),
+    "schedules": ((Schedule,), "give what `schedule(...)` returns"),
+    "allow": ((str,), "give the text of a rule, such as `Bash(npm test:*)`"),
+    "deny": ((str,), "give the text of a rule, such as `Bash(npm test:*)`"),
+    "plugins": ((str, Path), "give the path of a folder"),
+    "mcp": ((str, Path), "give the path of a file, or name -> entry in place of the list"),
 }
-"""Options -> the type of their entries, and what to write."""
+"""Options -> the types of their entries, and what to write."""
+_SINGLE: Mapping[str, tuple[tuple[type[Any], ...], str]] = {
+    "model": ((str, NoneType), "the name of a model"),
+    "lead": ((str, Agent), "the name of an agent type, or an `Agent`"),
+    "instructions": ((str, NoneType), "a text"),
+    "appended": ((str, NoneType), "a text"),
+    "stages": ((Mapping,), "name -> function"),
+    "answerable": ((bool, NoneType), "True or False"),
+    "permission_mode": ((str, NoneType), "the name of a mode"),
+    "budget": ((int, float, Budget, NoneType), "a number of US dollars from 0 on, or a Budget"),
+    "max_turns": ((int, NoneType), "a number from 1 on"),
+    "trust": ((bool, NoneType), "True or False"),
+    "settings": ((Mapping,), "name -> value"),
+    "id": ((str,), "a text"),
+    "carry": ((bool, NoneType), "True or False"),
+    "with_schedules": ((bool, NoneType), "True or False"),
+}
+"""Options of a single value -> its types, and what to write. None is the default of an option that lists it."""
+_NUMBERS = ("budget", "max_turns")
+"""Options that are numbers: True is an `int` for Python, but no number here."""
 _LONGEST_ID = 200
 """Most bytes of a session's id."""
 
@@ -143,6 +169,7 @@ def session_request(
     if extra:
         raise UsageError(unknown("option", extra[0], SessionKeywords.__annotations__))
     _check_lists(chosen)
+    _check_single(chosen)
     _check_id(chosen.get("id", ""))
     lead = chosen.get("lead", "lead")
     agents = [*chosen.get("agents", ()), *([lead] if isinstance(lead, Agent) else [])]
@@ -183,7 +210,7 @@ def session_request(
     )
     _check_names(options.lead, names)
     approvers = () if approver is None else (approver_of(approver),)
-    observers = tuple(ProgramObserver(observer) for observer in chosen.get("observers", ()))
+    observers = tuple(ProgramObserver(_an_observer(observer)) for observer in chosen.get("observers", ()))
     return SessionRequest(options, approvers, observers, tuple(chosen.get("schedules", ())))
 
 
@@ -193,10 +220,23 @@ def _check_lists(chosen: SessionKeywords) -> None:
         value: object = chosen.get(name, ())
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise UsageError(f"{name}: give a list, as in {name}=[...], not {value!r:.80}")
-        kind, advice = _ENTRIES.get(name, (object, ""))
-        for entry in cast("Iterable[object]", value):
-            if not isinstance(entry, kind):
+        kinds, advice = _ENTRIES.get(name, ((object,), ""))
+        for entry in () if isinstance(value, Mapping) else cast("Iterable[object]", value):
+            if not isinstance(entry, kinds):
                 raise UsageError(f"{name}: {entry!r:.80} cannot be an entry: {advice}")
+
+
+def _check_single(chosen: SessionKeywords) -> None:
+    """Raise `UsageError` for a value of a wrong type, and for a number of steps under 1."""
+    for name, (kinds, advice) in _SINGLE.items():
+        if name not in chosen:
+            continue
+        value = cast("object", chosen[name])
+        if not isinstance(value, kinds) or (name in _NUMBERS and isinstance(value, bool)):
+            raise UsageError(f"{name}: give {advice}, not {value!r:.80}")
+    most = chosen.get("max_turns")
+    if most is not None and most < 1:
+        raise UsageError(f"max_turns: give {_SINGLE['max_turns'][1]}, not {most}")
 
 
 def _check_id(value: str) -> None:
@@ -241,10 +281,19 @@ def _a_hook(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _an_observer(observer: Observer) -> Observer:
+    missing = [name for name in ("on_event", "on_delta", "on_mail") if not callable(getattr(observer, name, None))]
+    if missing:
+        raise UsageError(f"observers: {observer!r:.80} cannot be an entry: it has no method `{missing[0]}`")
+    return observer
+
+
 def _stages(stages: Mapping[str, Stage]) -> Mapping[str, Stage]:
-    for name in stages:
+    for name, stage in stages.items():
         if name.count(":") != 1:
             raise UsageError(f"stages: {name!r} is not a valid name: write it as code:{name.replace(':', '_')}")
+        if not callable(stage):
+            raise UsageError(f"stages: {name} is a function, not {stage!r:.80}")
     return stages
 
 
@@ -252,7 +301,7 @@ def _dollars(budget: float | Budget | None) -> float | None:
     if isinstance(budget, Budget):
         return budget.cost_usd
     if budget is not None and not budget >= 0:
-        raise UsageError("budget: a number of US dollars from 0 on, or a Budget")
+        raise UsageError(f"budget: give {_SINGLE['budget'][1]}, not {budget}")
     return None if budget is None else float(budget)
 
 
