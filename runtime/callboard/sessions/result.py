@@ -219,10 +219,10 @@ def outcome_of(row: AgentRow | None, lead: AgentState | None, requests: Sequence
             return RunOutcome(
                 _BY_FAULT.get(lead.model.last_fault, UNAVAILABLE), lead.turns.last_why, "window" if window else ""
             )
-        case "interrupted":
+        case "interrupted" if lead.turns.last_limit != "hook":
             return RunOutcome(INTERRUPTED, "interrupted")
-        case "refused" | "stopped" | "blocked":
-            return RunOutcome(FAILED, lead.turns.last_why or lead.turns.last_reason)
+        case "interrupted" | "refused" | "stopped" | "blocked":
+            return RunOutcome(FAILED, lead.turns.last_why or lead.turns.last_reason, lead.turns.last_limit)
         case _ if row is not None and row.life == "stopped" and not lead.lifecycle.renew:
             # It may have ended before it read the prompt of this run: the last text answers an earlier one.
             return RunOutcome(FAILED, LEAD_ENDED)

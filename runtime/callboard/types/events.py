@@ -253,6 +253,8 @@ class EnvelopesDropped(Base):
     why: str
     refused: bool = False
     """True if the envelopes asked for something impossible. A turn without other content ends with the reason."""
+    by_hook: bool = False
+    """True if a hook blocked them."""
 
 
 class TurnBegan(Base):
@@ -268,10 +270,11 @@ class TurnBegan(Base):
 
 
 class Interrupted(Base):
-    """The user interrupted the turn."""
+    """The user, a hook, or the runtime interrupted the turn."""
 
     t: Literal["interrupted"] = "interrupted"
     by: str = "person"
+    """`person`, `runtime`, or the reason of a hook."""
 
 
 class TurnEnded(Base):
@@ -283,7 +286,7 @@ class TurnEnded(Base):
     text: str = ""
     why: str = ""
     limit: TurnLimit = ""
-    """Limit that ended the turn, if `reason` is `limit`."""
+    """Limit that ended the turn, if `reason` is `limit`; `hook` if a hook interrupted or blocked it."""
 
 
 class TasksReminded(Base):

@@ -114,9 +114,10 @@ TurnLimit = Literal[
     "budget_seconds",
     "output",
     "repetition",
+    "hook",
 ]
-"""Limit that ended a turn: of the turn itself, of a budget, of the replies, or of repetition. Empty: none, or not
-recorded."""
+"""Limit that ended a turn: of the turn itself, of a budget, of the replies, of repetition, or a hook. Empty: none, or
+not recorded."""
 
 EnvelopeType = Literal[
     "prompt",

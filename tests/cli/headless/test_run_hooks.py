@@ -104,6 +104,26 @@ def test_a_run_whose_prompt_a_hook_blocks_ends_with_the_reason(command: Command,
     assert "a hook blocked the prompt: not on a Sunday" in (ran.err if output == "text" else ran.out)
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse", "PostToolBatch", "UserPromptSubmit"])
+def test_a_run_that_a_hook_stops_ends_with_its_reason(command: Command, event: str, output: str) -> None:
+    stop = {"continue": False, "stopReason": "budget review"}
+    guard = {"type": "command", "command": f"echo '{json.dumps(stop)}'"}
+    (command.workspace.parent / ".claude").mkdir()
+    (command.workspace.parent / ".claude/settings.json").write_text(
+        json.dumps({"hooks": {event: [{"hooks": [guard]}]}})
+    )
+    scenario = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]}, {reply: Done.}]}"
+    ran = command.run_inline("run", "--model", command.scenario(scenario), "--output-format", output, "Go.")
+    what = "blocked the prompt" if event == "UserPromptSubmit" else "stopped the turn"
+    assert ran.code == 1
+    assert f"a hook {what}: budget review" in (ran.err if output == "text" else ran.out)
+    if output == "json":
+        result = json.loads(ran.out)
+        assert (result["subtype"], result["terminal_reason"]) == ("error_during_execution", "hook_stopped")
+        assert result["errors"] == [f"a hook {what}: budget review"]
+
+
 def test_nothing_of_it_runs_in_a_folder_that_nobody_trusted(command: Command) -> None:
     scenario = "agents: {lead: [{reply: [{tool_use: {name: read_file, input: {path: hello.txt}}}]}, {reply: Done.}]}"
     ran = command.run_inline("run", "--model", command.scenario(scenario), "Go.")

@@ -207,7 +207,7 @@ def end_of_run(code: int, limit: RunLimit = "") -> tuple[str, str]:
     """Return the result's subtype and terminal reason for an exit code and the limit that ended the run."""
     if code == 0:
         return "success", "completed"
-    if code == LIMIT:
+    if code == LIMIT or limit == "hook":
         return _LIMITS.get(limit, ("error_during_execution", "blocking_limit"))
     return "error_during_execution", _REASONS.get(code, "model_error")
 
@@ -224,6 +224,7 @@ _LIMITS: Mapping[RunLimit, tuple[str, str]] = {
     "turn_cost": ("error_max_budget_usd", "budget_exhausted"),
     "budget_cost": ("error_max_budget_usd", "budget_exhausted"),
     "window": ("error_during_execution", "prompt_too_long"),
+    "hook": ("error_during_execution", "hook_stopped"),
 }
 
 

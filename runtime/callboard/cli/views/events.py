@@ -416,7 +416,9 @@ def _react(agent: str, event: ReactAsked) -> Block:
 
 
 def _interrupted(agent: str, event: Interrupted) -> Block:
-    return block("interrupted", "warn", name=agent)
+    if event.by in ("person", "runtime"):
+        return block("interrupted", "warn", name=agent)
+    return block(f"stopped by a hook: {event.by}", "warn", name=agent)
 
 
 def _refused_mail(agent: str, event: EnvelopeReceived) -> Block | None:

@@ -464,7 +464,7 @@ def _dropped(state: AgentState, e: ev.EnvelopesDropped) -> AgentState:
     remaining = tuple(envelope for envelope in state.inbox.mail if envelope.id not in set(e.ids))
     turn = state.turn
     if e.refused and turn is not None:
-        turn = replace(turn, refused=e.why)
+        turn = replace(turn, refused=e.why, refused_by_hook=e.by_hook)
     begun = state.work.commands_begun - set(e.ids)
     return replace(
         state,
@@ -483,7 +483,7 @@ def _turn_began(state: AgentState, e: ev.TurnBegan) -> AgentState:
 
 
 def _interrupted(state: AgentState, e: ev.Interrupted) -> AgentState:
-    halted = "" if e.by == "person" else e.by
+    halted = "" if e.by in ("person", "runtime") else e.by
     return replace(state, turn=replace(state.turn, interrupted=True, halted=halted)) if state.turn else state
 
 

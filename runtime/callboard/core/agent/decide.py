@@ -30,7 +30,7 @@ from callboard.core.agent.rules.final_report import subagent_report
 from callboard.core.agent.rules.hooks import BATCH_HOOKS, HOOKS, SKILLS, run_start_hooks
 from callboard.core.agent.rules.limits import CallAllowance, end_of_time, next_call, time_is_up
 from callboard.core.agent.rules.worktree import prepare_folder
-from callboard.core.agent.state import AgentState, Facts
+from callboard.core.agent.state import AgentState, Facts, Turn
 from callboard.core.agent.stuck_detector import find_pattern
 from callboard.core.approvals.plan_gate import NOT_RUN
 from callboard.core.budgets.tree import NOTHING
@@ -99,11 +99,17 @@ def handle_stop(state: AgentState, facts: Facts) -> st.Step | None:
         if state.lifecycle.stop:
             return st.EndTurn("stopped")
         if reason != "limit":
-            return st.EndTurn("interrupted", turn.refused)
+            return _interrupted_end(turn)
         return time_is_up(state, facts)
     if not state.lifecycle.stop:
         return None
     return end_leftover_commands(state, facts) or st.StopAgent("stopped", state.work.reported or state.turns.last_text)
+
+
+def _interrupted_end(turn: Turn) -> st.EndTurn:
+    if turn.halted:
+        return st.EndTurn("interrupted", f"a hook stopped the turn: {turn.halted}", "hook")
+    return st.EndTurn("interrupted", turn.refused)
 
 
 def _unread_prompt(state: AgentState) -> str:
@@ -434,8 +440,9 @@ def end_turn(state: AgentState, facts: Facts) -> st.Step | None:
     """End the turn after the model's last reply: first a reminder of held tasks, then Stop hooks, then the end."""
     turn = state.turn
     if turn is None or (turn.wakes == () and turn.steps == 0):
-        blocked = turn is not None and turn.refused
-        return st.EndTurn("blocked" if blocked else "end", blocked or "") if turn is not None else None
+        if turn is None or not turn.refused:
+            return st.EndTurn("end") if turn is not None else None
+        return st.EndTurn("blocked", turn.refused, "hook" if turn.refused_by_hook else "")
     if turn.winding_down:
         # Nothing continues a cut last reply, and its text alone does not show that its end is missing.
         cut = "; the last reply was cut off" if state.model.stop_reason == "max_tokens" else ""

@@ -16,7 +16,7 @@ from callboard.core.agent.state import AgentState
 from callboard.types import agent_spec, events_calls, messages, records
 from callboard.types.late_pattern import late_pattern
 
-RULES = 13
+RULES = 14
 """Version of the rules by which events change a state (`apply`). Raise it with each change that makes another state
 from the same events; otherwise snapshots would keep the effects of the old rules."""
 EVERY = 2_000

@@ -74,6 +74,8 @@ class Turn:
     """Effort that a skill requests from the model; empty: the agent's own."""
     refused: str = ""
     """Reason why the turn's request is impossible."""
+    refused_by_hook: bool = False
+    """True if a hook blocked the turn's request."""
     reminded: bool = False
     """True if the model was about to end the turn with unfinished tasks and was reminded of them."""
 

@@ -125,7 +125,7 @@ async def _check_call(agent: AgentRuntime, call_id: str, run_at_once: ImmediateR
         notice(agent.runtime, agent.name, verdict.notices)
         if verdict.decision == "deny" or verdict.halt:
             await _refuse(agent, call_id, by=verdict.by, reason=verdict.why or verdict.halt, context=verdict.context)
-            await _halt(agent, verdict.by, verdict.halt)
+            await _halt(agent, verdict.halt)
             return
         if verdict.input is not None:
             call = with_check(agent, call.model_copy(update={"input": verdict.input}))
@@ -183,7 +183,7 @@ async def _act_on_decision(agent: AgentRuntime, check: PermissionCheck, run_at_o
             await _refuse(
                 agent, call.id, by=decision.rule, reason=decision.why, context=check.context, mode=decision.mode
             )
-            await _halt(agent, decision.rule, check.halt)
+            await _halt(agent, check.halt)
         case "allow":
             judged = ev.CallJudged(
                 at=agent.runtime.clock.now(),
@@ -216,9 +216,9 @@ async def _deny(
     await agent.note(denied, unless=left_stage(call_id, "proposed"))
 
 
-async def _halt(agent: AgentRuntime, by: str, reason: str) -> None:
+async def _halt(agent: AgentRuntime, reason: str) -> None:
     if reason:
-        await agent.record(ev.Interrupted(at=agent.runtime.clock.now(), by=by))
+        await agent.record(ev.Interrupted(at=agent.runtime.clock.now(), by=reason))
 
 
 @dataclass(frozen=True, slots=True)

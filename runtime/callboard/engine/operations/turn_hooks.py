@@ -163,7 +163,7 @@ async def _ask_prompt_hooks(agent: AgentRuntime, envelope: Envelope) -> list[ev.
     now = agent.runtime.clock.now()
     if blocked:
         reason = f"a hook blocked the prompt: {blocked}"
-        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=reason, refused=True)]
+        return [ev.EnvelopesDropped(at=now, ids=(envelope.id,), why=reason, refused=True, by_hook=True)]
     return _hook_texts(agent, _SUBMITTED, verdict.context, f"{envelope.id} ")
 
 
