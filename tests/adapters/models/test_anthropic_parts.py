@@ -190,6 +190,23 @@ def test_unknown_blocks_and_deltas_are_kept_and_server_tools_are_put_together() 
     )
 
 
+def test_fields_that_a_gateway_adds_to_known_blocks_are_left_out() -> None:
+    added = {"x_gateway": {"id": 7}}
+    opened = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}, "caller": {"type": "direct"}}
+    stream = (
+        start()
+        + block(0, {"type": "text", "text": "", "logprobs": [], **added}, {"type": "text_delta", "text": "said"})
+        + block(1, opened | added, {"type": "input_json_delta", "partial_json": '{"q": 1}'})
+        + block(2, {"type": "note", **added})
+        + end("tool_use")
+    )
+    assert replied(stream).blocks == (
+        {"type": "text", "text": "said"},
+        opened | {"input": {"q": 1}},
+        {"type": "note", **added},
+    )
+
+
 def test_a_reply_without_words_is_a_reply() -> None:
     assert replied(start() + end()).blocks == ()
 

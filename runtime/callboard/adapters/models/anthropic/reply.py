@@ -2,7 +2,8 @@ r"""Builder of a reply from the events of its stream, as plain dicts that can be
 
 Server-sent events are parsed lightly from bytes to JSON objects. Chunks may end anywhere: inside a line, inside a
 character, between `\r` and `\n`. Only `data` fields are used, because the Messages API repeats the event's name in its
-`type`. Unknown events are skipped; unknown blocks and deltas are kept.
+`type`. Unknown events are skipped; unknown blocks and deltas are kept. Blocks of known kinds have only the fields that
+a request may contain: gateways add others, which a strict service refuses.
 
 Raises `BadEvent` for data that is not a JSON object, an event larger than `MAX_EVENT`, events out of order, fields of a
 wrong type, and duplicate or unusable call ids, because the API would refuse a history with such a reply forever.
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, cast
 
 from pydantic_core import from_json
@@ -26,6 +28,15 @@ _CALL_ID = late_pattern(r"[a-zA-Z0-9_-]+")
 _CALL_NAME = late_pattern(r"[a-zA-Z0-9_-]{1,128}")
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks whose input streams as pieces of JSON text."""
+_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "text": frozenset({"type", "text", "citations", "cache_control"}),
+        "thinking": frozenset({"type", "thinking", "signature"}),
+        "redacted_thinking": frozenset({"type", "data"}),
+        "tool_use": frozenset({"type", "id", "name", "input", "cache_control", "caller"}),
+    }
+)
+"""Kind of block -> the fields that the Messages API accepts in a request."""
 LARGEST_INPUT = 4_000_000
 """Most characters of a call's input: more than any model writes in one reply."""
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
@@ -149,7 +160,7 @@ class ReplyBuilder:
                 continue  # the API sends such blocks, but refuses them in a request
             if bad and block["type"] == "tool_use":
                 bad_inputs[len(blocks)] = bad
-            blocks.append(block)
+            blocks.append(_with_known_fields(block))
         _check_calls(blocks)
         if not blocks and self._stop_reason in ("", "tool_use"):  # no content, although the stop reason promises some
             raise BadEvent(f"an empty reply with stop_reason {self._stop_reason or 'null'}")
@@ -326,6 +337,14 @@ def _finish(block: Json, pieces: dict[str, list[str]]) -> str:
             except ValueError as error:
                 return str(error)
     return ""
+
+
+def _with_known_fields(block: Json) -> Json:
+    """Return the block without the fields that a request may not contain. Blocks of unknown kinds are unchanged."""
+    fields = _FIELDS.get(block["type"])
+    if fields is None or block.keys() <= fields:
+        return block
+    return {name: value for name, value in block.items() if name in fields}
 
 
 def _check_calls(blocks: Sequence[Json]) -> None:
