@@ -217,3 +217,11 @@ def test_what_an_undo_brings_back_is_still_known_by_its_model() -> None:
     assert [block.by for block in back.blocks] == ["one", ""]
     whole = apply_edits(talk.view, [Edit(kind="restored", message=2, last=2, messages=(back,))])
     assert kinds(sent(whole.messages.pieces(reader="two")))[1] == ["tool_use"]
+
+
+@pytest.mark.parametrize("signature", [{}, {"signature": ""}])
+def test_thinking_that_nobody_signed_is_not_sent_back(signature: Json) -> None:
+    unsigned: Json = {"type": "thinking", "thinking": "hm", **signature}
+    view = add_assistant(Conversation(), 1, [unsigned, thought(), {"type": "text", "text": "said"}], at=1.0, turn="t")
+    assert [block.data for block in view.messages[0].blocks] == [thought(), {"type": "text", "text": "said"}]
+    assert not add_assistant(Conversation(), 1, [unsigned], at=1.0, turn="t").messages

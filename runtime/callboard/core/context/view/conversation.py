@@ -17,6 +17,7 @@ from callboard.core.context.view.messages import (
     Messages,
     append_blocks,
     is_empty,
+    is_unsigned,
     make_block,
     make_message,
     placed_block,
@@ -28,7 +29,7 @@ from callboard.types.lazy_dataclass import dataclass
 from callboard.types.messages import ESSENTIAL, Edit, Placed, Restored, Source, ViewBlock, ViewMessage
 from callboard.types.records import Json, Usage
 
-RENDERING = 2
+RENDERING = 3
 """Version of the rendering from history and edits to bytes. It increases when the same journal would render
 differently. A snapshot contains this number, and a snapshot of another rendering is ignored."""
 
@@ -203,9 +204,10 @@ def restored_from(message: ViewMessage) -> Restored:
 def _sendable(blocks: Sequence[Json]) -> list[Json]:
     """Return a reply in a form that may be sent back.
 
-    Remove empty text, and whitespace at the end (a paused reply comes last).
+    Remove empty text, thinking without a signature, which a service refuses, and whitespace at the end (a paused reply
+    comes last).
     """
-    blocks_kept = [data for data in blocks if not is_empty(data)]
+    blocks_kept = [data for data in blocks if not is_empty(data) and not is_unsigned(data)]
     if blocks_kept and blocks_kept[-1].get("type") == "text":
         blocks_kept[-1] = {**blocks_kept[-1], "text": str(blocks_kept[-1]["text"]).rstrip()}
     return blocks_kept

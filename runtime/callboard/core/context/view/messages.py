@@ -81,6 +81,11 @@ def is_thinking(data: Json) -> bool:
     return data.get("type") in ("thinking", "redacted_thinking")
 
 
+def is_unsigned(data: Json) -> bool:
+    """Return True for thinking without a signature, as some gateways send it."""
+    return data.get("type") == "thinking" and not data.get("signature")
+
+
 def placed_block(item: Placed, at: float, *, pinned: bool) -> ViewBlock:
     """Return the block that an event carries."""
     return make_block(item.data, item.source, at, pinned=pinned, compactable=item.compactable, by=item.by)
