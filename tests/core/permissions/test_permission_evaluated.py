@@ -55,6 +55,24 @@ CARRIERS = (
     "cat <<E\nfoo\nE\\\n\n{}\nE",
     "cat <<E\n${{x:-\nE\n{}\n}}\nE",
     "echo $(cat <<E\nE{} )\nE\n)",
+    "echo \"${{x:-'$({})'}}\"",
+    "echo \"${{x:-${{y-'`{}`'}}}}\"",
+    "cat <<E\n${{x:-'$({})'}}\nE",
+    "echo \"${{x:-$'$({})'}}\"",
+    "sh -c 'echo \"${{x:-'\\''}}\"; {}; echo \"'\\''}}\"'",
+    "(( 'a[$({})]' ))",
+    "a['$({})']=1",
+    "a=(['$({})']=1)",
+    "a=(1); echo ${{a[$'\\x24({})']}}",
+    "let 'a[$''({})]'",
+    "y=1; echo ${{y:'a[$({})]'}}",
+    "echo $(( ${{x:-'a[$({})]'}} ))",
+    ": ${{x:='a[$({})]'}}; echo $((x))",
+    "read x <<< 'a[$({})]'; echo $((x))",
+    "x=('a[$({})]'); ((x))",
+    "x+='a[$({})]'; echo $((x))",
+    "f() {{ [[ $1 -eq 1 ]]; }}; f 'a[$({})]'",
+    "echo 'a[$({})]' | {{ read x; echo $((x)); }}",
 )
 """Commands that run what stands in place of `{}`, or of `E{}`."""
 
@@ -108,6 +126,11 @@ def missing(started: Iterable[set[str]]) -> list[str]:
         "time ls",
         "let 'x = 1'",
         "echo ${x@Q}",
+        "echo \"${x:-'none'}\"",
+        "echo \"${x//'$'/y}\"",
+        "x='`a`'; echo $((1 + 2)) ${#x}",
+        "awk '{print $(NF-1)}' README.md; echo $(( $(wc -l < README.md) + 1 ))",
+        'a[\'$HOME\']=1; b=("$(ls)"); echo "${a[$(wc -l < README.md)]}"',
     ],
 )
 def test_ordinary_uses_stay_allowed_in_bypass(command: str, judge: PathJudge) -> None:

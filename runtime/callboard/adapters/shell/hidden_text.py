@@ -1,4 +1,4 @@
-"""Checks of text that bash may read differently: odd characters, here-documents, extended patterns, and `let`.
+"""Checks of text that bash may read differently: odd characters, here-documents, extended patterns, and quotes.
 
 Odd characters and sizes are refused before any parser sees them.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from callboard.core.permissions.values import UnparsedScript
@@ -41,6 +41,11 @@ Json = Mapping[str, Any]
 _ESCAPE = late_pattern(r"\\(.)", re.DOTALL)
 _NOT_PLAIN = late_pattern(r"[$`'\"\\<>&;#\n]|\[[^\]]*[()]")
 """Text in an `@(...)` whose end or meaning needs more than counting parentheses."""
+_ENDS_OR_EXPANDS = late_pattern(r'[$`"\\}]')
+_ARITHMETIC = frozenset({"ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop"})
+_COMPARISONS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_SUBSCRIPT = late_pattern(r"\w\[.*(?:\$\(|\$$|`)", re.DOTALL)
+_EVALUATED = frozenset({"Index", "Slice"})
 _ESCAPE_IN_QUOTES = late_pattern(r'\\([$`"\\\n])')
 
 
@@ -130,10 +135,63 @@ def pattern_may_hide(pattern: Json) -> bool:
     return _NOT_PLAIN.search(text) is not None
 
 
-def quotes_substitution(tree: Any) -> bool:
-    """Return True if literal text has a substitution: arithmetic expands a subscript once more, and runs it."""
+def expands_quoted_text(tree: Any, *, quoted: bool = False, evaluated: bool = False) -> bool:
+    """Return True if bash expands text in quotes, where shfmt's `tree` has only that text.
+
+    `quoted`: in double quotes or a heredoc, where single quotes in `${x:-...}` are ordinary characters.
+    `evaluated`: in arithmetic, a subscript, or `${x:=...}`, whose text bash can expand once more as arithmetic.
+    """
+    if isinstance(tree, list):
+        inner = cast("list[Any]", tree)
+        return any(expands_quoted_text(each, quoted=quoted, evaluated=evaluated) for each in inner)
+    if not isinstance(tree, Mapping):
+        return False
+    node = cast("Json", tree)
+    kind = node.get("Type")
+    if kind in ("Lit", "SglQuoted"):
+        text = str(node.get("Value", ""))
+        odd = kind == "SglQuoted" and _ENDS_OR_EXPANDS.search(text) is not None
+        return (quoted and odd) or (evaluated and _may_substitute(text, ansi=bool(node.get("Dollar"))))
+    if "Stmts" in node and kind in ("CmdSubst", "ProcSubst"):
+        quoted = evaluated = False
+    evaluated |= kind in _ARITHMETIC
+    return any(
+        expands_quoted_text(
+            child,
+            quoted=(quoted or kind == "DblQuoted" or key == "Hdoc") and not _is_pattern(key, child),
+            evaluated=evaluated or key in _EVALUATED or (key == "Exp" and child["Op"] in ("=", ":=")),
+        )
+        for key, child in node.items()
+    )
+
+
+def computes_with_quoted_text(tree: Any) -> bool:
+    """Return True if a script with arithmetic has text that arithmetic would run: `read x <<< 'a[$(id)]'; ((x))`.
+
+    The text can reach the arithmetic by a variable, an array, a parameter of a function, or a pipe.
+    """
+    nodes = list(_nodes(tree))
+    computes = any(node.get("Type") in _ARITHMETIC or node.get("Op") in _COMPARISONS for node in nodes)
+    return computes and any(_SUBSCRIPT.search(str(node.get("Value", ""))) for node in nodes)
+
+
+def _nodes(tree: Any) -> Iterator[Json]:
     if isinstance(tree, Mapping):
         node = cast("Json", tree)
-        text = str(node.get("Value", ""))
-        return "$(" in text or "`" in text or any(map(quotes_substitution, node.values()))
-    return isinstance(tree, list) and any(map(quotes_substitution, cast("list[Any]", tree)))
+        yield node
+        for child in node.values():
+            yield from _nodes(child)
+    elif isinstance(tree, list):
+        for child in cast("list[Any]", tree):
+            yield from _nodes(child)
+
+
+def _is_pattern(key: str, child: Any) -> bool:
+    """Return True for the pattern of `${x#...}` or `${x/.../}`, in which single quotes quote."""
+    return key == "Repl" or (key == "Exp" and child["Op"].lstrip(":") not in ("-", "=", "+", "?"))
+
+
+def _may_substitute(text: str, *, ansi: bool) -> bool:
+    """Return True if the text has a substitution, or can be the first half of one."""
+    plain = text.replace("\\", "")
+    return "$(" in plain or plain.endswith("$") or "`" in plain or (ansi and plain != text)

@@ -31,10 +31,11 @@ from tree_sitter import Node as SyntaxNode
 
 from callboard.adapters.processes.programs import find_program
 from callboard.adapters.shell.hidden_text import (
+    computes_with_quoted_text,
+    expands_quoted_text,
     heredoc_ends_elsewhere,
     is_quoted,
     pattern_may_hide,
-    quotes_substitution,
     refuse_odd_text,
 )
 from callboard.core.permissions.command_table import names
@@ -115,6 +116,8 @@ class BashParser:
             tree: Any = json.loads(done.stdout)
             if "<<" in source and heredoc_ends_elsewhere(tree, source.encode()):
                 return UnparsedScript("bash may end a heredoc at another line than it seems")
+            if expands_quoted_text(tree) or computes_with_quoted_text(tree):
+                return UnparsedScript("bash may expand text in it that is in quotes")
             return script_from_tree(tree)
         except (OSError, subprocess.TimeoutExpired, *_BAD_TREE) as error:
             return UnparsedScript(f"the parser failed ({type(error).__name__})")
@@ -383,12 +386,6 @@ def _test(c: Json, depth: int) -> Node:
     return Group("test", _nested(c, depth), tuple(_word(w, depth) for w in _operands(c["X"])))
 
 
-def _let(c: Json, depth: int) -> Node:
-    if quotes_substitution(c):
-        raise UnknownSyntax("`let` with a substitution in quotes")
-    return Group("arithmetic", _nested(c, depth))
-
-
 def _operands(x: Any) -> Iterator[Json]:
     """Yield the words of a test and its operators in order."""
     if isinstance(x, Mapping):
@@ -417,7 +414,7 @@ _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
     "CaseClause": _case,
     "FuncDecl": _function,
     "ArithmCmd": lambda c, d: Group("arithmetic", _nested(c, d)),
-    "LetClause": _let,
+    "LetClause": lambda c, d: Group("arithmetic", _nested(c, d)),
     "TestClause": _test,
     "DeclClause": _declaration,
     "TimeClause": _time,
