@@ -73,6 +73,13 @@ CARRIERS = (
     "x+='a[$({})]'; echo $((x))",
     "f() {{ [[ $1 -eq 1 ]]; }}; f 'a[$({})]'",
     "echo 'a[$({})]' | {{ read x; echo $((x)); }}",
+    "env a.b=1 {}",
+    "env =1 {}",
+    "env -S '-i {}'",
+    "env -S '-S \"{}\"'",
+    "env PROMPT_COMMAND='{}' bash -i <<< ls",
+    "env 'BASH_FUNC_ls%%=() {{ {}; }}' bash -c ls",
+    "ENV='$({})' sh -i < /dev/null",
 )
 """Commands that run what stands in place of `{}`, or of `E{}`."""
 
@@ -127,6 +134,8 @@ def missing(started: Iterable[set[str]]) -> list[str]:
         "let 'x = 1'",
         "echo ${x@Q}",
         "echo \"${x:-'none'}\"",
+        "env A=1 b.c=2 make",
+        "env -S 'make all'",
         "echo \"${x//'$'/y}\"",
         "x='`a`'; echo $((1 + 2)) ${#x}",
         "awk '{print $(NF-1)}' README.md; echo $(( $(wc -l < README.md) + 1 ))",

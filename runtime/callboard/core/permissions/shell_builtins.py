@@ -21,7 +21,7 @@ _EXPANDS_SUBSCRIPTS = names(
 """Builtins and loops whose words bash may read as a variable with a subscript, now or in later arithmetic."""
 _SUBSCRIPT = late_pattern(r"\w\[.*(?:\$\(|`)", re.DOTALL)
 _SUBSTITUTION = late_pattern(r"\$\(|`")
-_PROMPT = late_pattern(r"PS[0-4]")
+_PROMPT = late_pattern(r"PS[0-4]|ENV|BASH_ENV")
 
 
 _CALLERS = names("mapfile readarray compgen")
@@ -56,8 +56,16 @@ def scripts_in_value(name: str, value: str) -> Iterator[str]:
     """Yield scripts that run what bash may run when it uses the variable `name` with this value."""
     if name == "PROMPT_COMMAND":
         yield value
+    elif name.startswith("BASH_FUNC_"):
+        yield f"f {value}"
     elif _SUBSCRIPT.search(value) or (_PROMPT.fullmatch(name) and _SUBSTITUTION.search(value)):
         yield _expanding(value)
+
+
+def scripts_in_environment(words: Iterable[str]) -> Iterator[str]:
+    """Yield scripts that a shell runs when `env` starts it with these assignments."""
+    for name, _, value in (word.partition("=") for word in words):
+        yield from scripts_in_value(name, value)
 
 
 def _expanding(text: str) -> str:

@@ -40,7 +40,7 @@ from callboard.core.permissions.hard_deny import is_fork_bomb, name_of, never, w
 from callboard.core.permissions.option_parser import WHOLE_FOLDER
 from callboard.core.permissions.programs import effects_of, likely_name, program_name
 from callboard.core.permissions.sensitive_paths import raw_device
-from callboard.core.permissions.shell_builtins import scripts_in_value, scripts_in_words
+from callboard.core.permissions.shell_builtins import scripts_in_environment, scripts_in_value, scripts_in_words
 from callboard.core.permissions.values import (
     HOLE,
     Arg,
@@ -325,6 +325,8 @@ class _Reader:
         views = [View(args, for_allow=not assigned)]
         transparent = not assigned
         while args and is_wrapper(name := _known_as(args[0])) and len(views) < DEEPEST:
+            if name == "env":
+                self.evaluated(scripts_in_environment(arg.text for arg in args[1:]))
             peeled = peel(name, args[1:], stdin)
             effects += peeled.effects
             if "/" in (path := program_name(args[0].text)):

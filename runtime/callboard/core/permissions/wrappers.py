@@ -233,11 +233,12 @@ def harmless_assignment(name: str) -> bool:
 def _env(args: list[Arg]) -> UnwrappedCommand:
     effects: list[Effect] = []
     folder: Arg | None = None
+    sure = True
     while args:
         text = args[0].text
         if not _fixed(args[: 2 if text in ("-u", "--unset", "-C", "--chdir") else 1]):
             return UnwrappedCommand(tuple(args), (*effects, _unclear("env")), folder, sure=False)
-        assignment = re.match(r"([A-Za-z_]\w*)=", text)
+        assignment = re.match(r"(?!-)([^=]*)=", text)  # env takes any name
         if assignment and not harmless_assignment(assignment[1]):
             effects.append(Risk("V", f"it sets the variable {assignment[1]}", "bypass"))
         elif text in ("-u", "--unset", "-C", "--chdir") and len(args) > 1:
@@ -246,14 +247,16 @@ def _env(args: list[Arg]) -> UnwrappedCommand:
         elif text.startswith(("--chdir=", "-C")):
             folder = Arg(text.removeprefix("--chdir=").removeprefix("-C"))
         elif text.startswith("-S") or (text.startswith("--") and names_long(text, ("split-string",))):
-            return UnwrappedCommand(_split(text, args[1:]), (*effects, _unclear("env")), folder, sure=False)
+            args = [args[0], *_split(text, args[1:])]
+            effects.append(_unclear("env"))
+            sure = False
         elif not assignment and text not in ("-i", "-", "-0", "-v", "--", "--null", "--ignore-environment"):
             if text.startswith("-") and not text.startswith(("--unset=", "-u")):
                 return UnwrappedCommand(tuple(args[1:]), (*effects, _unclear("env")), folder, sure=False)
             if not text.startswith("-"):
-                return UnwrappedCommand(tuple(args), tuple(effects), folder)
+                return UnwrappedCommand(tuple(args), tuple(effects), folder, sure=sure)
         args.pop(0)
-    return UnwrappedCommand((), (*effects, Risk("O", "`env` shows the environment")), folder)
+    return UnwrappedCommand((), (*effects, Risk("O", "`env` shows the environment")), folder, sure=sure)
 
 
 def _split(option: str, following: Sequence[Arg]) -> tuple[Arg, ...]:
