@@ -425,6 +425,8 @@ _COMMANDS: Mapping[str, Callable[[Json, int], Node]] = {
 def _assigns(assigns: Any, depth: int) -> tuple[Assign, ...]:
     out: list[Assign] = []
     for a in assigns or ():
+        if a["Name"]["Value"] in ("BASH_ALIASES", "BASH_CMDS"):
+            raise UnknownSyntax("an array that changes what a word of a command means")
         odd = a.get("Array") or a.get("Index") or a.get("Append")
         value = Word((_dynamic(a, depth),)) if odd else _word(a.get("Value") or {"Parts": ()}, depth)
         out.append(Assign(a["Name"]["Value"] + ("[]" if odd else ""), value))

@@ -19,7 +19,8 @@ _EXPANDS_SUBSCRIPTS = names(
     "test [ loop printf read mapfile readarray declare typeset local export readonly unset wait getopts set"
 )
 """Builtins and loops whose words bash may read as a variable with a subscript, now or in later arithmetic."""
-_SUBSCRIPT = late_pattern(r"\w\[.*(?:\$\(|`)", re.DOTALL)
+_SUBSCRIPT = late_pattern(r"(?:\w\[|(?:^|=)\s*\().*(?:\$\(|`)", re.DOTALL)
+"""Pattern of a subscript or an array with a substitution: `declare -a 'x=($(id))'` runs `id`."""
 _SUBSTITUTION = late_pattern(r"\$\(|`")
 _PROMPT = late_pattern(r"PS[0-4]|ENV|BASH_ENV")
 
