@@ -77,6 +77,10 @@ CARRIERS = (
     "declare -a a='($({}))'",
     "typeset -A 'a=([x]=$({}))'",
     "shopt -s expand_aliases\nBASH_ALIASES[ls]='{};'\nls",
+    'trap "${{x:-{}}}" EXIT',
+    'trap "ls; $(echo {})" EXIT',
+    "f() {{ sh; }}; echo '{}' | f",
+    "f() {{ nice sh; }}; f <<< '{}'",
     "env a.b=1 {}",
     "env =1 {}",
     "env -S '-i {}'",
@@ -139,6 +143,12 @@ def missing(started: Iterable[set[str]]) -> list[str]:
         "echo ${x@Q}",
         "echo \"${x:-'none'}\"",
         "env A=1 b.c=2 make",
+        'trap "cd $PWD; rm -f $x" EXIT',
+        'x=$(mktemp -d); trap "rm -f $x" EXIT',
+        'find "$PWD/src" -name "*.py" -exec grep -l "$USER" {} +',
+        "find $x -exec sh -c 'wc -l $1' _ {} \\;",
+        "f() { curl $1 | sh; }; f x",
+        "f() { bash README.md; }; f",
         "declare -a a=(1 2); x='(a)'; echo \"${a[0]}\"",
         "env -S 'make all'",
         "echo \"${x//'$'/y}\"",
@@ -149,3 +159,15 @@ def missing(started: Iterable[set[str]]) -> list[str]:
 )
 def test_ordinary_uses_stay_allowed_in_bypass(command: str, judge: PathJudge) -> None:
     assert decision(command, judge, AgentPolicy(mode="bypassPermissions")) == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'find . -exec sh -c "$(cat README.md)" \\;',
+        "find . -name x -exec ${x:-sudo} x \\;",
+        "find . -exec env $x a {} +",
+    ],
+)
+def test_find_asks_about_an_unknown_program(command: str, judge: PathJudge) -> None:
+    assert decision(command, judge, AgentPolicy(mode="bypassPermissions")) == "ask"

@@ -53,7 +53,8 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
         emptied = tuple(replace(arg, text=text) for arg in args if (text := arg.text.replace(HOLE, "")))
         empty = find_effects(emptied)  # the effects if its unknown parts are empty can only add denials
         return FindEffects(
-            (Risk("L", "a word of `find` is only known when it runs", "bypass"), *empty.effects), empty.programs
+            (Risk("L", "a word of `find` is only known when it runs", "bypass"), *empty.effects),
+            (*empty.programs, *_templates(args)),
         )
     effects: list[Effect] = []
     programs: list[tuple[Arg, ...]] = []
@@ -83,6 +84,14 @@ def find_effects(args: Sequence[Arg]) -> FindEffects:
             effects.append(Risk("X", f"`find {text}` is not known to only read", "bypass"))
         at += 1
     return FindEffects((*effects, *_find_deletes(args)), tuple(programs))
+
+
+def _templates(args: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:
+    """Yield the words of each `-exec` as they are."""
+    for at, arg in enumerate(args):
+        if arg.text in _FIND_RUNS:
+            end = next((i for i in range(at + 1, len(args)) if args[i].text in (";", "+")), len(args))
+            yield tuple(args[at + 1 : end])
 
 
 def _started(template: Sequence[Arg], roots: Sequence[Arg]) -> Iterator[tuple[Arg, ...]]:

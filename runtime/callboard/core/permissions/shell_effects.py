@@ -83,6 +83,7 @@ MOST_PARTS = 400
 MOST_FOLDERS = 16
 DEEPEST = 12
 _MOVES = ("cd", "pushd", "popd")
+_UNKNOWN_PROGRAM = late_pattern(rf"(?:^|[;&|({{\n!])\s*{HOLE}")
 _DUPLICATES = late_pattern(r"\d+-?|-")
 _BUILT_IN = frozenset(("cd", "pushd", "popd", "eval", "trap", "alias", ".", "source"))
 """Commands of the shell itself, which cannot be given by a path."""
@@ -458,7 +459,7 @@ class _Reader:
             return
         shell_script = script_of_shell(base, args, stdin)
         effects += shell_script.effects
-        if self.rewired and reads_unknown(base) in shell_script.effects:
+        if (self.rewired or (self.called and not self.piped)) and reads_unknown(base) in shell_script.effects:
             effects.append(replace(reads_unknown(base), letter="L", ease="person"))
         if shell_script.script is not None:
             parsed = self.scripts.get(shell_script.script)
@@ -489,6 +490,8 @@ class _Reader:
         if base == "trap" and action.known and not action.text.startswith("-"):
             with self.later():
                 self.script(action.text)
+        elif base == "trap" and _UNKNOWN_PROGRAM.search(action.text):
+            effects.append(Risk("L", "what `trap` runs is only known when it runs", "person"))
         elif source is not None and stdin is not None:
             self.script(stdin)
 
