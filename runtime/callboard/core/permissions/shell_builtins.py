@@ -63,9 +63,9 @@ def scripts_in_value(name: str, value: str) -> Iterator[str]:
         yield _expanding(value)
 
 
-def scripts_in_environment(words: Iterable[str]) -> Iterator[str]:
-    """Yield scripts that a shell runs when `env` starts it with these assignments."""
-    for name, _, value in (word.partition("=") for word in words):
+def scripts_in_environment(wrapper: str, words: Iterable[str]) -> Iterator[str]:
+    """Yield scripts that a shell runs when the wrapper `env` starts it with these assignments."""
+    for name, _, value in (word.partition("=") for word in words if wrapper == "env"):
         yield from scripts_in_value(name, value)
 
 

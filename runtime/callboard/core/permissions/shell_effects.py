@@ -326,8 +326,7 @@ class _Reader:
         views = [View(args, for_allow=not assigned)]
         transparent = not assigned
         while args and is_wrapper(name := _known_as(args[0])) and len(views) < DEEPEST:
-            if name == "env":
-                self.evaluated(scripts_in_environment(arg.text for arg in args[1:]))
+            self.evaluated(scripts_in_environment(name, (arg.text for arg in args[1:])))
             peeled = peel(name, args[1:], stdin)
             effects += peeled.effects
             if "/" in (path := program_name(args[0].text)):
